@@ -1,0 +1,276 @@
+"""A flow-matching policy: observation to a chunk of actions (Lipman et al., "Flow Matching"; Black et al., "pi0").
+
+Between noise and actions ``x = tau * noise + (1 - tau) * actions`` with tau = 1 for noise and 0 for actions, and the
+network learns ``noise - actions``. Training conditions on a prefix of given actions (training-time real-time
+chunking): the first d actions of a sample, d uniform in 0..max_delay, stay clean and take no part in the loss, so
+that a plan can continue the actions which run anyway while it is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..normalization import Kind, Normalizer, check_statistics
+from .encoder import ObservationEncoder
+from .schedules import FINAL, ConstantSchedule, Schedule
+from .velocity import Context, Velocity
+
+Observation = Mapping[str, Tensor]
+"""Key to a batch [B, ...]: float vectors, uint8 pictures [B, height, width, 3]."""
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """Shapes and hyperparameters of a :class:`FlowPolicy`.
+
+    ``action_size`` D and ``horizon`` H give the chunk [H, D]. ``state`` maps a key to the shape of its floats
+    (flattened), ``pictures`` to [height, width, 3]; at least one key in all. ``max_delay`` < H is the longest prefix.
+    ``normalization`` states the kind for each key of ``state`` and for ``"action"``.
+    """
+
+    action_size: int
+    horizon: int = 16
+    state: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    pictures: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    normalization: Mapping[str, Kind] = field(default_factory=dict)
+    max_delay: int = 8
+    width: int = 96
+    depth: int = 3
+    heads: int = 4
+    expansion: int = 4
+    hidden: int = 256
+
+    def __post_init__(self) -> None:
+        for argument in ("action_size", "horizon", "width", "depth", "heads", "expansion", "hidden"):
+            value = getattr(self, argument)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{argument}={value!r}, expected an integer of at least 1")
+        if not isinstance(self.max_delay, int) or not 0 <= self.max_delay < self.horizon:
+            raise ValueError(f"max_delay={self.max_delay!r}, expected an integer with 0 <= max_delay < horizon={self.horizon}")
+        if not self.state and not self.pictures:
+            raise ValueError("state and pictures are both empty; a policy needs at least one observation key")
+        for key, shape in self.pictures.items():
+            if len(shape) != 3:
+                raise ValueError(f"pictures[{key!r}]={shape}, expected (height, width, channels)")
+        bad = [key for key in (*self.state, *self.pictures) if "." in key or not key]
+        if bad:
+            raise ValueError(f"observation keys {bad} hold a dot or are empty, which a module name cannot; rename them")
+        missing = [key for key in (*self.state, "action") if key not in self.normalization]
+        if missing:
+            raise ValueError(f"normalization states no kind for {missing}; give one of mean_std, min_max, quantile")
+
+    @property
+    def state_size(self) -> int:
+        """Length of all state vectors together."""
+        return sum(_length(shape) for shape in self.state.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data that :meth:`from_json` reads back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FlowConfig:
+        """Read what :meth:`to_json` wrote. Raises ``ValueError`` naming what is unknown, missing or out of range."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(data) - known):
+            raise ValueError(f"not a flow configuration: unknown entries {unknown}, known are {sorted(known)}")
+        try:
+            shapes = {
+                key: {name: tuple(int(n) for n in shape) for name, shape in data.get(key, {}).items()}
+                for key in ("state", "pictures")
+            }
+            return cls(**{**data, **shapes})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not a flow configuration: {error}") from None
+
+
+class Evaluation(NamedTuple):
+    """One step of the sampler: its index, the chunk [B, H, D] in action units as far as it is, and which actions
+    [B, H] became final with this step. ``actions`` is meaningful where an action is final."""
+
+    step: int
+    actions: Tensor
+    newly_final: Tensor
+
+
+class FlowPolicy(nn.Module):
+    """The policy. Actions and observations go in and come out in their own units; normalisation is inside.
+
+    ``generator`` draws the initial weights (default: a fixed seed; the global generator is left alone).
+    """
+
+    def __init__(self, config: FlowConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        with torch.random.fork_rng(devices=[]):  # layers draw weights when made, which are then overwritten
+            self.normalize = nn.ModuleDict(
+                {key: Normalizer(config.normalization[key], _length(s), limit=10.0) for key, s in config.state.items()}
+            )
+            self.normalize_action = Normalizer(config.normalization["action"], config.action_size)
+            self.encoder = ObservationEncoder(config.state_size, config.pictures, config.width, config.hidden)
+            self.velocity = Velocity(
+                config.action_size,
+                config.horizon,
+                width=config.width,
+                depth=config.depth,
+                heads=config.heads,
+                expansion=config.expansion,
+            )
+        generator = generator or torch.Generator().manual_seed(0)
+        self.encoder.initialize(generator)
+        self.velocity.initialize(generator)
+
+    @classmethod
+    def from_tensors(cls, config: FlowConfig, tensors: Mapping[str, Tensor]) -> FlowPolicy:
+        """A policy with the weights and statistics of a checkpoint.
+
+        Raises ``NormalizationError`` when the statistics are not those that ``config`` states, and ``ValueError``
+        naming the tensors that are missing, unknown or of another shape.
+        """
+        for key, shape in config.state.items():
+            check_statistics(config.normalization[key], tensors, f"normalize.{key}", _length(shape))
+        check_statistics(config.normalization["action"], tensors, "normalize_action", config.action_size)
+        policy = cls(config)
+        wanted = policy.state_dict()
+        problems = [f"{n} is missing" for n in wanted if n not in tensors]
+        problems += [f"{n} is unknown" for n in tensors if n not in wanted]
+        problems += [
+            f"{n} has shape {tuple(tensors[n].shape)}, expected {tuple(t.shape)}"
+            for n, t in wanted.items()
+            if n in tensors and tensors[n].shape != t.shape
+        ]
+        if problems:
+            raise ValueError(f"the tensors do not fit the configuration: {'; '.join(problems[:4])}")
+        policy.load_state_dict(dict(tensors))
+        return policy
+
+    def fit_normalization(self, observations: Observation, actions: Tensor) -> None:
+        """Take the statistics of observations [n, ...] and actions [n, D]."""
+        for key, normalizer in self.normalize.items():
+            normalizer.fit(observations[key].flatten(1).float())  # type: ignore[operator]
+        self.normalize_action.fit(actions)
+
+    def encode(self, observation: Observation) -> Context:
+        """Encode a batch of observations, once a plan."""
+        parts = [normalizer(observation[key].flatten(1)) for key, normalizer in self.normalize.items()]
+        state = torch.cat(parts, dim=-1) if parts else None
+        return self.velocity.context(*self.encoder(state, observation))
+
+    def loss(self, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
+        """Flow-matching loss of a batch: ``observation``, ``actions`` [B, H, D] and ``valid`` [B, H].
+
+        ``valid`` is false beyond the end of an episode; those actions and the prefix are not counted.
+        """
+        actions = self.normalize_action(batch["actions"])
+        context = self.encode(batch["observation"])
+        draw = draw_training(len(actions), self.config, generator, actions)
+        return flow_loss(
+            lambda x, tau: self.velocity(context, x, tau, batch["valid"]), actions, batch["valid"], *draw
+        )
+
+    def stream(
+        self,
+        context: Context,
+        noise: Tensor,
+        schedule: Schedule,
+        prefixes: Sequence[Tensor] | None = None,
+    ) -> Iterator[Evaluation]:
+        """Sample, yielding after every evaluation of the network.
+
+        ``noise`` [B, H, D] is standard normal. ``prefixes`` are the given actions of each sample [d, D], in action
+        units; they come back bit for bit, whatever the network says. Raises ``ValueError`` for a prefix that is
+        longer than ``max_delay`` or of another shape.
+        """
+        delays, given = self._prefix(noise, prefixes)
+        table = torch.stack([schedule.taus(d) for d in delays], dim=1).to(noise)  # [steps + 1, B, H]
+        normal_given = self.normalize_action(given)
+        is_given = torch.arange(noise.shape[1], device=noise.device) < torch.tensor(delays, device=noise.device)[:, None]
+        some_given = bool(is_given.any())
+        x = torch.where(is_given[..., None], normal_given, noise) if some_given else noise
+        for step in range(schedule.steps):
+            tau, following = table[step], table[step + 1]
+            # Most plans have one time for all actions; one row is then enough for the network.
+            shared = not some_given and bool((tau == tau[0, 0]).all())
+            velocity = self.velocity(context, x, tau[:1, :1] if shared else tau)
+            x = torch.addcmul(x, velocity, (following - tau)[..., None])  # a given action has no time to move
+            newly_final = (following < FINAL) & (tau >= FINAL)
+            actions = self.normalize_action.inverse(x)
+            if some_given:
+                actions = torch.where(is_given[..., None], given, actions)
+            yield Evaluation(step, actions, newly_final)
+
+    def sample(
+        self,
+        observation: Observation,
+        noise: Tensor,
+        schedule: Schedule | None = None,
+        prefixes: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """Chunks [B, H, D] in action units, after all steps (default: ten equal ones)."""
+        schedule = schedule or ConstantSchedule(self.config.horizon, 10)
+        *_, last = self.stream(self.encode(observation), noise, schedule, prefixes)
+        return last.actions
+
+    def _prefix(self, noise: Tensor, prefixes: Sequence[Tensor] | None) -> tuple[list[int], Tensor]:
+        given = torch.zeros_like(noise)
+        delays = [0] * len(noise)
+        for row, prefix in enumerate(prefixes or ()):
+            delays[row] = len(prefix)
+            if len(prefix) > self.config.max_delay:
+                raise ValueError(
+                    f"prefix of {len(prefix)} actions, but max_delay={self.config.max_delay}: this policy was trained to "
+                    "continue at most that many; plan earlier, or train with a larger max_delay"
+                )
+            if len(prefix) and tuple(prefix.shape[1:]) != (self.config.action_size,):
+                raise ValueError(f"prefix has shape {tuple(prefix.shape)}, expected [d, {self.config.action_size}]")
+            if len(prefix):
+                given[row, : len(prefix)] = prefix
+        return delays, given
+
+
+class Draw(NamedTuple):
+    """What chance decides about a training batch: ``noise`` [B, H, D], progress ``rho`` [B] in (0, 1], ``delay`` [B]."""
+
+    noise: Tensor
+    rho: Tensor
+    delay: Tensor
+
+
+def draw_training(size: int, config: FlowConfig, generator: torch.Generator, like: Tensor) -> Draw:
+    """Draw noise, times and prefix lengths. ``rho`` follows Beta(1.5, 1) * 0.999 + 0.001, as in pi0."""
+    noise = torch.randn(size, config.horizon, config.action_size, generator=generator).to(like)
+    rho = torch.rand(size, generator=generator).pow(2 / 3).mul(0.999).add(0.001).to(like)  # the inverse of Beta(1.5, 1)
+    delay = torch.randint(0, config.max_delay + 1, (size,), generator=generator).to(like.device)
+    return Draw(noise, rho, delay)
+
+
+def flow_loss(velocity: Any, actions: Tensor, valid: Tensor, noise: Tensor, rho: Tensor, delay: Tensor) -> dict[str, Tensor]:
+    """The loss of a field ``velocity(x, tau)`` on normalised ``actions`` [B, H, D] at drawn noise, times and delays.
+
+    ``"loss"`` is the mean over counted actions of the mean squared error over their dimensions; an action counts
+    when it is valid and not part of the prefix. ``"near"`` is the same over the first counted action of each sample.
+    """
+    horizon = actions.shape[1]
+    tau = ConstantSchedule(horizon, 1).training_tau(rho, delay)
+    x = torch.lerp(actions, noise, tau[..., None])
+    index = torch.arange(horizon, device=actions.device)
+    counted = (valid & (index >= delay[:, None])).to(actions.dtype)
+    error = (velocity(x, tau) - (noise - actions)).square().mean(-1)
+    near = counted * (index == delay[:, None])
+    return {
+        "loss": (error * counted).sum() / counted.sum().clamp(min=1),
+        "near": ((error * near).sum() / near.sum().clamp(min=1)).detach(),
+    }
+
+
+def _length(shape: Sequence[int]) -> int:
+    length = 1
+    for n in shape:
+        length *= n
+    return length

@@ -1,0 +1,59 @@
+"""The command ``palaestra``. Each command is a file of this folder; they are loaded when called."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from .doctor import doctor
+from .episodes import episodes
+from .lists import app as lists
+from .run import run
+from .train import app as train
+
+app = typer.Typer(
+    name="palaestra",
+    help="Run any agent in any Gymnasium environment, and know how sure the result is.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.add_typer(train, name="train")
+app.add_typer(lists, name="list")
+app.command()(episodes)
+app.command()(doctor)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from ... import __version__
+
+        typer.echo(f"palaestra {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a wrong call ends with a sentence and exit code 2, failed work with 1."""
+    try:
+        app()
+    except ValueError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("interrupted; finished episodes are stored (continue with --resume)", fg="yellow", err=True)
+        sys.exit(1)
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

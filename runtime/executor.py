@@ -1,0 +1,429 @@
+"""The one loop that runs agents in environments.
+
+One timeline for every mode. An observation is taken at tick ``k``; the plan made from it takes effect when its
+actions arrive on the :mod:`clock <.clock>`; the next plan is triggered at tick ``k + horizon``, or earlier where
+the buffer would run dry before it arrives. A tick at which the robot had to hold uses up no action: the plan
+goes on after it where it stood. Of a plan that is over when it arrives, the last action is run where the robot
+would hold otherwise, so that an agent of single actions acts under latency too.
+
+=========  ===================================================================================
+mode       what runs while the agent thinks
+=========  ===================================================================================
+sync       nothing: the robot holds, then runs the plan from its first action on
+async      the rest of the old plan; of the new one, actions for ticks that are over are dropped
+prefix     as async, and the agent is told the actions that will run anyway (``Call.committed``)
+=========  ===================================================================================
+
+On the lockstep clock no time passes while the agent thinks, so the three are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, get_args
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ..agents.agent import Action, Agent, Call, Context, Episode, Observation, Transition
+from ..agents.holding import HoldPolicy, Holding
+from .action_buffer import ActionBuffer, DelayEstimator
+from .clock import Clock, Lockstep, Pending
+from .reaction import ReactionProbe
+
+Mode = Literal["sync", "async", "prefix"]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How plans are executed.
+
+    ``horizon`` is the number of ticks between two plans (0: the agent decides, by ``replan_in`` or by the length
+    of its chunk). ``delay`` is the number of committed ticks in mode ``prefix`` (``None``: estimated from the
+    latencies seen). ``hold`` is what happens at a tick without an action. An episode that is not over after
+    ``max_ticks`` counts as failed.
+
+    Raises ``ValueError`` when the numbers contradict each other.
+    """
+
+    mode: Mode = "sync"
+    horizon: int = 0
+    delay: int | None = None
+    hold: HoldPolicy = "zero"
+    max_ticks: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode={self.mode!r} is not known; choose one of {', '.join(get_args(Mode))}")
+        if self.hold not in get_args(HoldPolicy):
+            raise ValueError(f"hold={self.hold!r} is not known; choose one of {', '.join(get_args(HoldPolicy))}")
+        for name, value, least in (("horizon", self.horizon, 0), ("max_ticks", self.max_ticks, 1)):
+            if value < least:
+                raise ValueError(f"{name}={value}, expected at least {least}")
+        if self.delay is not None:
+            if self.delay < 0:
+                raise ValueError(f"delay={self.delay} ticks, expected 0 or more, or none to estimate it")
+            if self.mode != "prefix":
+                raise ValueError(f"delay={self.delay} is for mode='prefix'; mode={self.mode!r} commits no actions")
+            if self.horizon and self.horizon < self.delay:
+                raise ValueError(
+                    f"horizon={self.horizon} is below delay={self.delay}: the next plan would be due before this one "
+                    f"takes effect; raise the horizon to {self.delay} or more"
+                )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One finished episode. ``costs`` are what it took, ``metrics`` what the environment reported."""
+
+    seed: int
+    success: bool | None = None
+    score: float | None = None
+    episode_return: float = 0.0
+    ticks: int = 0
+    seconds: float = 0.0
+    failed: bool = False
+    reason: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
+    reactions_s: tuple[float, ...] = ()
+
+
+class Watcher(Protocol):
+    """Looks on while an episode runs: a video, a recorded data set."""
+
+    def reset(self, env: gymnasium.Env, observation: Observation) -> None:
+        """The episode begins."""
+
+    def step(self, step: Transition, info: dict[str, Any]) -> None:
+        """One tick is over."""
+
+    def close(self, outcome: Outcome) -> None:
+        """The episode is over."""
+
+
+class Executor:
+    """Runs episodes of one agent under one clock; several at once when given several environments."""
+
+    def __init__(self, agent: Agent, clock: Clock | None = None, execution: Execution | None = None):
+        self.agent = agent
+        self.clock = clock or Lockstep()
+        self.execution = execution or Execution()
+        self._learns = type(agent).learn is not Agent.learn
+        if self._learns and not self.clock.waits_for_agent:
+            raise ValueError(
+                f"{type(agent).__name__} learns within the episode, which needs a world that waits: "
+                f"clock={self.clock.name!r}, use clock='lockstep'"
+            )
+
+    def run(
+        self, lanes: Sequence[tuple[gymnasium.Env, Episode]], watchers: Sequence[Watcher | None] = ()
+    ) -> list[Outcome]:
+        """Run one episode per lane, in step with each other, and return their outcomes in order.
+
+        ``lanes`` pairs an environment with its episode; plans that are due at the same tick are made together by
+        ``plan_many``. Whatever an environment or agent raises ends its episode as failed, with the reason.
+        """
+        watchers = watchers or [None] * len(lanes)
+        running = [_Lane(self, env, episode, watcher) for (env, episode), watcher in zip(lanes, watchers, strict=True)]
+        every = list(running)
+        running = [lane for lane in running if lane.begin()]
+        while running:
+            due = [lane for lane in running if lane.receive() and lane.wants_plan()]
+            if due:
+                self._think(due)
+            running = [lane for lane in running if not lane.over and lane.step()]
+        return [lane.outcome() for lane in every]
+
+    def _think(self, lanes: list[_Lane]) -> None:
+        """Let the agent plan for every lane that is due, and stamp each part with its arrival."""
+        try:
+            jobs = [(lane.memory, lane.ask()) for lane in lanes]
+            if len(lanes) == 1:
+                pending = lanes[0].pending
+                for part in self.agent.plan(*jobs[0]):
+                    pending.push(part)
+            else:
+                for index, part in self.agent.plan_many(jobs):
+                    lanes[index].pending.push(part)
+        except Exception as error:
+            batch = f" (planned together with {len(lanes) - 1} other episodes)" if len(lanes) > 1 else ""
+            for lane in lanes:
+                lane.fail("the agent", error, batch)
+            return
+        for lane in lanes:
+            lane.receive()
+
+
+class _Lane:
+    """One episode on its way through the executor."""
+
+    def __init__(self, executor: Executor, env: gymnasium.Env, episode: Episode, watcher: Watcher | None):
+        self.env, self.episode, self.watcher = env, episode, watcher
+        self.agent, self.clock, self.execution = executor.agent, executor.clock, executor.execution
+        self.learns = executor._learns
+        self.tick_s = 1.0 / (episode.control_hz or 1.0)
+        self.space = episode.action_space
+        self.holding = Holding(self.execution.hold, self.space, episode.interface)
+        self.buffer = ActionBuffer()
+        self.delay = DelayEstimator(self.tick_s)
+        self.probe = ReactionProbe(self.tick_s)
+        self.tick = 0
+        self.over = False
+        self.memory: Any = None
+        self.observation: Observation = None
+        self.context: Context = None
+        self.pending: Pending = Pending(self.clock, 0, 0.0)
+        self._contexts: list[tuple[float, Context]] = []
+        self._next_encode = 0
+        self._asked = False
+        self._arrived = False
+        self._shift = 0
+        self._stalls_before = 0
+        self._last: Action | None = None
+        self._executed: list[Action] = []
+        self._success: bool | None = None
+        self._return = 0.0
+        self._info: dict[str, Any] = {}
+        self._reason: str | None = None
+        self._began = time.perf_counter()
+        self._seconds = 0.0
+        self._plan_ticks: list[int] = []
+        self._sums = {"encodes": 0, "evaluations": 0, "stalls": 0}
+        self._ttfa_s: list[float] = []
+        self._compute_s: list[float] = []
+
+    # --- the four moments of a tick, in order: receive, wants_plan + ask, receive again, step ---
+
+    def begin(self) -> bool:
+        """Reset the world, then the agent; false when either failed."""
+        try:
+            self.observation, self._info = self.env.reset(seed=self.episode.seed)
+            _refuse_nan(self.observation, 0.0)
+        except Exception as error:
+            return self.fail("env.reset", error)
+        try:
+            self.memory = self.agent.reset(self.episode)
+            if self.watcher:
+                self.watcher.reset(self.env, self.observation)
+        except Exception as error:
+            return self.fail("the agent", error)
+        return True
+
+    def receive(self) -> bool:
+        """Take delivery of what has arrived by now; false when the episode is over because of it."""
+        now = self.tick * self.tick_s
+        self.clock.wait_until(now)
+        if not (self.pending.open or self.agent.encode_every):
+            return True
+        try:
+            if self.agent.encode_every:
+                self._look(now)
+            for part in self.pending.arrived(now + 1e-9):
+                actions = self._members(part.actions)
+                if not self._arrived:
+                    self._arrived = True
+                    self._shift = self._sums["stalls"] - self._stalls_before
+                    if not self.clock.waits_for_agent:
+                        self.delay.observe(self.pending.ttfa_s or 0.0)
+                first = self.pending.tick + self._shift + part.start
+                self.buffer.put(first, actions, self.pending.tick)
+                if first + len(actions) <= self.tick and self.tick not in self.buffer:
+                    self.buffer.put(self.tick, actions[-1:], self.pending.tick)
+        except Exception as error:
+            return self.fail("the agent", error)
+        return True
+
+    def wants_plan(self) -> bool:
+        """Whether the next plan is due at this tick and the agent is free to make it."""
+        if not self._asked:
+            return self.context is not None or not self.agent.encode_every
+        pending = self.pending
+        if not pending.finished(self.tick * self.tick_s + 1e-9):
+            return False
+        interval = self.execution.horizon or pending.replan_in
+        if interval and self.tick >= pending.tick + self._shift + interval:
+            return True
+        return self.tick >= self.buffer.end() - self._reserve()
+
+    def _reserve(self) -> int:
+        """How many ticks before the buffer runs dry a plan must be asked for."""
+        if self.execution.mode == "sync":
+            return 0
+        return self.delay.ticks if self.execution.delay is None else self.execution.delay
+
+    def ask(self) -> Call:
+        """Close the books on the last plan and put the next question."""
+        if self._asked:
+            self._settle()
+        execution, need = self.execution, self.execution.horizon
+        committed: list[Action] = []
+        if execution.mode == "sync":
+            self.buffer.clear()
+        else:
+            if execution.mode == "prefix":
+                committed = self.buffer.commit(self.tick, self._reserve())
+            if need:  # until the plan after this one takes effect, the reserve must be covered as well
+                need += self._reserve() - len(committed)
+        prefix: Any = np.stack(committed) if committed and isinstance(self.space, spaces.Box) else committed
+        self.pending = Pending(self.clock, self.tick, self.tick * self.tick_s)
+        self._asked, self._arrived, self._shift = True, False, 0
+        self._stalls_before = self._sums["stalls"]
+        self._plan_ticks.append(self.tick)
+        return Call(self.observation, self.context, self.tick, prefix, need)
+
+    def step(self) -> bool:
+        """Apply this tick's action to the world; false when the episode is over."""
+        tick = self.tick
+        planned = self.buffer.pop(tick)
+        if planned is None:
+            if self.clock.waits_for_agent:
+                return self.fail("the agent", ValueError(f"planned no action for tick {tick}"))
+            self._sums["stalls"] += 1
+            action = self.holding.action(self._last)
+        else:
+            action = planned.action
+            self.probe.executed(tick, planned)
+        before = self.observation
+        try:
+            after, reward, terminated, truncated, info = self.env.step(action)
+            reward = float(reward)
+            _refuse_nan(after, reward)
+        except Exception as error:
+            return self.fail("env.step", error)
+        self.tick = tick + 1
+        self._last = action
+        self._executed.append(action)
+        self.observation, self._info = after, info
+        self._return += reward
+        if info:
+            self._read(info)
+        if self.learns or self.watcher:
+            try:
+                transition = Transition(before, action, reward, after, bool(terminated), bool(truncated))
+                if self.watcher:
+                    self.watcher.step(transition, info)
+                if self.learns:
+                    self.agent.learn(self.memory, transition)
+            except Exception as error:
+                return self.fail("the agent", error)
+        if terminated or truncated:
+            return self._end()
+        if self.tick >= self.execution.max_ticks:
+            return self.fail("the environment", ValueError(f"was not over after max_ticks={self.tick}"))
+        return True
+
+    # --- what the moments are made of ---
+
+    def _look(self, now: float) -> None:
+        """The slow lane: start an encode when one is due and the lane is free, and take the newest finished."""
+        lane_free = not self._contexts or self._contexts[-1][0] <= now
+        if self.tick >= self._next_encode and lane_free:
+            context = self.agent.encode(self.memory, self.observation)
+            self._contexts.append((now + self.clock.thinking_s(1, 0, False), context))
+            self._sums["encodes"] += 1
+            self._next_encode = self.tick + self.agent.encode_every
+        while self._contexts and self._contexts[0][0] <= now + 1e-9:
+            self.context = self._contexts.pop(0)[1]
+
+    def _members(self, actions: Any) -> Any:
+        """The actions as members of the space. Raises ``ValueError`` for the first that is not one."""
+        space = self.space
+        if isinstance(space, spaces.Box):
+            array = np.asarray(actions)
+            if array.shape[1:] != space.shape or array.dtype.kind not in "fiu":
+                raise ValueError(
+                    f"planned actions of shape {array.shape[1:]} and dtype {array.dtype}, "
+                    f"the action space is {space.shape} {space.dtype}"
+                )
+            array = array.astype(space.dtype, copy=False)
+            if not ((array >= space.low).all() and (array <= space.high).all()):
+                bad = array[~((array >= space.low) & (array <= space.high)).reshape(len(array), -1).all(1)][0]
+                raise ValueError(f"planned the action {bad.tolist()}, which is outside the action space {space}")
+            return array
+        for action in actions:
+            if not space.contains(action):
+                raise ValueError(f"planned the action {action!r}, which is outside the action space {space}")
+        return actions
+
+    def _read(self, info: dict[str, Any]) -> None:
+        """What the runtime keeps of ``info``; it never reaches the agent."""
+        success = info.get("success", info.get("is_success"))
+        if success is not None:
+            self._success = bool(self._success) or bool(success)
+        event = info.get("event")
+        if event is not None:
+            self.probe.event(float(event["time_s"]))
+
+    def _settle(self) -> None:
+        """Add the plan that was made last to the costs."""
+        pending = self.pending
+        self._sums["encodes"] += pending.encodes
+        self._sums["evaluations"] += pending.evaluations
+        self._compute_s.append(pending.compute_s)
+        if pending.ttfa_s is not None and pending.first_actions_s is not None:
+            self._ttfa_s.append(pending.first_actions_s if self.clock.waits_for_agent else pending.ttfa_s)
+
+    def _end(self) -> bool:
+        self.over = True
+        self._seconds = time.perf_counter() - self._began
+        return False
+
+    def fail(self, who: str, error: Exception, note: str = "") -> bool:
+        """End the episode as failed; always false."""
+        self._reason = f"{who}: {type(error).__name__}: {error}"[:500] + note
+        return self._end()
+
+    def outcome(self) -> Outcome:
+        """The result of the finished episode, also told to the watcher."""
+        if self._asked:
+            self._settle()
+        costs = {name: float(value) for name, value in self._sums.items()}
+        costs["plans"] = float(len(self._plan_ticks))
+        reactions = self.probe.reactions_s
+        for name, values in (
+            ("ttfa_ms", self._ttfa_s),
+            ("compute_ms", self._compute_s),
+            ("reaction_ms", reactions),
+            ("interval_ms", np.diff(self._plan_ticks) * self.tick_s),
+        ):
+            if len(values):
+                costs[name] = 1000.0 * float(np.mean(values))
+        if reactions:
+            costs["reaction_p95_ms"] = 1000.0 * float(np.quantile(reactions, 0.95))
+        if isinstance(self.space, spaces.Box) and len(self._executed) > 2:
+            second = np.diff(np.stack(self._executed).reshape(len(self._executed), -1), n=2, axis=0)
+            costs["jerk"] = float(np.abs(second).mean())
+        failed = self._reason is not None
+        score = self._info.get("score", self._return)
+        result = Outcome(
+            seed=self.episode.seed,
+            success=False if failed and self._success is not None else self._success,
+            score=None if failed else float(score),
+            episode_return=self._return,
+            ticks=self.tick,
+            seconds=self._seconds,
+            failed=failed,
+            reason=self._reason,
+            metrics={name: float(value) for name, value in self._info.get("metrics", {}).items()},
+            costs=costs,
+            reactions_s=tuple(reactions),
+        )
+        if self.watcher:
+            self.watcher.close(result)
+        return result
+
+
+def _refuse_nan(observation: Observation, reward: float) -> None:
+    """Raise ``ValueError`` when the world returns a number that is not one."""
+    if reward != reward:
+        raise ValueError("returned the reward nan")
+    parts = observation.items() if isinstance(observation, dict) else (("observation", observation),)
+    for key, value in parts:
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            total = value.dot(value) if value.ndim == 1 else value.sum()  # only a strange sum is worth a second look
+            if not total - total == 0 and np.isnan(value).any():
+                raise ValueError(f"returned nan in the observation {key!r}")

@@ -1,0 +1,156 @@
+"""From names to things: environments, agents and their perturbations.
+
+An environment is named ``ID[:key=value,...][+perturbation[:key=value,...]]...`` and an agent
+``NAME[:key=value,...]`` or ``module:Class``. Other packages add agents through the entry-point group
+``palaestra.agents``; their environments are ordinary Gymnasium ids.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import warnings
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from ..agents.agent import Agent
+from ..agents.network import NetworkAgent
+from ..envs.wrappers import PERTURBATIONS
+from ..models.backend import Backend
+from ..models.checkpoint import shipped
+from ..models.spec import Spec, nearest, parse_spec, split_outside_quotes
+
+AGENTS: dict[str, str] = {
+    "random": "palaestra.agents.scripted:Random",
+    "zero": "palaestra.agents.scripted:Zero",
+    "hold": "palaestra.agents.scripted:Hold",
+    "expert": "palaestra.agents.scripted:Expert",
+    "flow": "palaestra.agents.flow:Flow",
+}
+_PLUGINS = ("gymnasium_robotics", "metaworld", "gym_pusht", "gym_aloha", "gym_xarm", "ale_py")
+
+
+def load(path: str) -> Any:
+    """The object at ``module:name``. Raises ``ValueError`` saying which half is missing."""
+    module_name, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path!r}: no module named {error.name!r}; is the package installed?") from error
+    except AttributeError as error:
+        raise ValueError(f"{path!r}: the module {module_name} has no {name!r}") from error
+
+
+def agent_names() -> dict[str, str]:
+    """Every known agent: name to ``module:Class``."""
+    return AGENTS | {point.name: point.value for point in entry_points(group="palaestra.agents")}
+
+
+def agent_class(name: str) -> type[Agent]:
+    """The class of an agent by name or ``module:Class``. Raises ``ValueError`` with the nearest names."""
+    known = agent_names()
+    if name not in known and ":" not in name:
+        raise ValueError(f"agent {name!r} is not known; {nearest(name, known)}")
+    found = load(known.get(name, name))
+    if not (isinstance(found, type) and issubclass(found, Agent)):
+        raise ValueError(f"agent {name!r} is {found!r}, which does not derive from palaestra.Agent")
+    return found
+
+
+def make_agent(text: str, env_id: str, backend: Backend | None = None) -> Agent:
+    """The agent that ``text`` names, ready to act in ``env_id``.
+
+    An agent with networks loads ``checkpoint=PATH``, or else the checkpoint that ships for this environment, and
+    applies the backend to it. Raises ``ValueError`` for unknown names and options, and for a backend on an agent
+    that has no network.
+    """
+    spec = parse_spec(text)
+    name, options = spec.name, dict(spec.options)
+    cls = agent_class(name)
+    backend = backend or Backend()
+    if issubclass(cls, NetworkAgent):
+        path = options.pop("checkpoint", None)
+        try:
+            checkpoint = Path(str(path)) if path is not None else shipped(name, env_id)
+        except FileNotFoundError as error:
+            raise ValueError(str(error)) from error
+        return _construct(text, cls.load, checkpoint, backend, **options)
+    if str(backend):
+        raise ValueError(f"backend={str(backend)!r}: the agent {name!r} has no network to apply it to")
+    return _construct(text, cls, **options)
+
+
+def _construct(text: str, make: Any, *args: Any, **options: Any) -> Agent:
+    try:
+        inspect.signature(make).bind(*args, **options)
+    except TypeError as error:
+        raise ValueError(f"agent {text!r}: {error}") from error
+    return make(*args, **options)
+
+
+def split_env(text: str) -> tuple[Spec, list[Spec]]:
+    """``ID[:options][+perturbation[:options]]...`` as the world and its perturbations in order."""
+    world, *perturbations = map(parse_spec, split_outside_quotes(text, "+"))
+    return world, perturbations
+
+
+def make_env(text: str, render: bool = False) -> gymnasium.Env:
+    """The environment that ``text`` names, wrapped in its perturbations.
+
+    ``render`` asks for ``render_mode="rgb_array"``. Raises ``ValueError`` with the nearest names for an unknown id
+    or perturbation, and with the environment's own words for a wrong option.
+    """
+    world, perturbations = split_env(text)
+    _know(world.name)
+    options = dict(world.options)
+    if render:
+        options["render_mode"] = "rgb_array"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium advises newer versions of ids, which is not ours to change
+        try:
+            env = gymnasium.make(world.name, disable_env_checker=True, **options)
+        except TypeError as error:
+            raise ValueError(f"environment {text!r}: {error}") from error
+    try:
+        for perturbation in perturbations:
+            env = _perturb(env, perturbation)
+    except Exception:
+        env.close()
+        raise
+    return env
+
+
+def _perturb(env: gymnasium.Env, perturbation: Spec) -> gymnasium.Env:
+    if perturbation.name not in PERTURBATIONS:
+        raise ValueError(
+            f"perturbation {perturbation.name!r} is not known; {nearest(perturbation.name, PERTURBATIONS)}"
+        )
+    try:
+        return load(PERTURBATIONS[perturbation.name])(env, **perturbation.options)
+    except TypeError as error:
+        raise ValueError(f"perturbation {str(perturbation)!r}: {error}") from error
+
+
+def _know(env_id: str) -> None:
+    """Make sure Gymnasium knows the id: import the package that registers it, or raise with the nearest names."""
+    module, colon, bare = env_id.partition(":")
+    if colon:  # Gymnasium's own spelling: import this module, then look the id up
+        load(f"{module}:__name__")
+        env_id = bare
+    if env_id in gymnasium.registry:
+        return
+    namespace = env_id.partition("/")[0].lower().replace("-", "_")
+    for plugin in (namespace, *_PLUGINS):
+        if plugin.isidentifier() and importlib.util.find_spec(plugin):
+            module_ = importlib.import_module(plugin)
+            if env_id in gymnasium.registry:
+                return
+            if plugin == "gymnasium_robotics":
+                gymnasium.register_envs(module_)
+            if env_id in gymnasium.registry:
+                return
+    raise ValueError(f"environment {env_id!r} is not known; {nearest(env_id, list(gymnasium.registry))}")

@@ -1,0 +1,42 @@
+"""Intervals: a rate or a mean never stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binomtest
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over ``n`` episodes with a 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def rate(successes: Sequence[bool]) -> Estimate | None:
+    """A success rate with its Wilson score interval; ``None`` for no episodes."""
+    n = len(successes)
+    if n == 0:
+        return None
+    k = sum(map(bool, successes))
+    interval = binomtest(k, n).proportion_ci(0.95, method="wilson")
+    return Estimate(k / n, float(interval.low), float(interval.high), n)
+
+
+def mean(values: Sequence[float], resamples: int = 2000) -> Estimate | None:
+    """A mean with its percentile bootstrap interval; ``None`` for no values. The same values, the same interval."""
+    if len(values) == 0:
+        return None
+    array = np.asarray(values, float)
+    draws = np.random.default_rng(0).integers(len(array), size=(resamples, len(array)))
+    low, high = np.quantile(array[draws].mean(axis=1), [0.025, 0.975])
+    return Estimate(float(array.mean()), float(low), float(high), len(array))
