@@ -24,9 +24,9 @@ from weakref import WeakSet
 import mujoco
 import numpy as np
 
-SceneEdit = Callable[[mujoco.MjModel, mujoco.MjData, mujoco.MjvScene], None]
-"""Changes what is drawn, never what happens: called after the scene is built and before it is drawn, it may add
-geoms and move ``scene.camera``, and must leave model and data alone. A world of ours keeps the list
+SceneEdit = Callable[[mujoco.MjModel, mujoco.MjData, mujoco.MjvCamera, mujoco.MjvScene], None]
+"""Changes what is drawn, never what happens: called after the scene was built for a camera and before it is drawn, it
+may add geoms and move ``scene.camera``, and must leave model and data alone. A world of ours keeps the list
 ``scene_edits`` for the perturbations around it and hands it to each :class:`Offscreen` it makes."""
 
 _OFF = ("disable", "disabled", "off", "false", "0")
@@ -186,7 +186,7 @@ class Offscreen:
         self._context.make_current()
         mujoco.mjv_updateScene(self.model, data, self.option, None, view, mujoco.mjtCatBit.mjCAT_ALL, self._scene)
         for edit in self.edits:
-            edit(self.model, data, self._scene)
+            edit(self.model, data, view, self._scene)
         mujoco.mjr_render(self._viewport, self._scene, self._drawer)
         mujoco.mjr_readPixels(self._bottom_up, None, self._viewport, self._drawer)
         return self._bottom_up[::-1].copy()

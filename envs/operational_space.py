@@ -67,7 +67,10 @@ class ArmTorques:
         self._qpos, self._qvel = list(controller.qpos_index), list(controller.qvel_index)
         self._actuators = list(actuators)
         self._low, self._high = self._model.actuator_ctrlrange[self._actuators].T.copy()
-        self._jacobian = np.zeros((6, self._model.nv))
+        # Two arrays of their own: a matrix-vector product sums in another order on a matrix that does not begin
+        # at a multiple of 16 bytes, as a view into a larger one may.
+        self._linear = np.zeros((3, self._model.nv))
+        self._angular = np.zeros((3, self._model.nv))
         self._arm_jacobian = np.zeros((6, len(self._qvel)))
         self._identity = np.eye(len(self._qvel))
 
@@ -90,10 +93,11 @@ class ArmTorques:
 
     def apply(self, mass: np.ndarray) -> None:
         """Write the torques into ``data.ctrl``. ``mass`` is the full mass matrix [nv, nv] of this substep."""
-        data, jacobian, J = self._data, self._jacobian, self._arm_jacobian  # noqa: N806 - the literature's J
-        mujoco.mj_jacSite(self._model, data, jacobian[:3], jacobian[3:], self._site)
-        J[:] = jacobian[:, self._qvel]
-        velocity = np.dot(jacobian[:3], data.qvel).tolist() + np.dot(jacobian[3:], data.qvel).tolist()
+        data, linear, angular = self._data, self._linear, self._angular
+        J = self._arm_jacobian  # noqa: N806 - the literature's J
+        mujoco.mj_jacSite(self._model, data, linear, angular, self._site)
+        J[:3], J[3:] = linear[:, self._qvel], angular[:, self._qvel]
+        velocity = np.dot(linear, data.qvel).tolist() + np.dot(angular, data.qvel).tolist()
         error = self._error()
         wish = [e * k - v * d for e, k, v, d in zip(error, self._stiffness, velocity, self._damping, strict=True)]
         arm_mass = mass[self._qvel, :][:, self._qvel]
@@ -107,7 +111,7 @@ class ArmTorques:
             position, rotation = _pseudo_inverse(separate)
             wrench = np.empty(6)
             np.dot(position, np.array(wish[:3]), out=wrench[:3])
-            np.dot(rotation, np.array(wish[3:]), out=wrench[3:])
+            np.dot(rotation.copy(), np.array(wish[3:]), out=wrench[3:])  # copied to begin at 16 bytes, see above
         else:
             wrench = np.dot(full, np.array(wish))
         torques = np.dot(J.T, wrench) + data.qfrc_bias[self._qvel]

@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium import spaces
 
 from .interface import Component, Interface
-from .offscreen import Offscreen
+from .offscreen import Offscreen, SceneEdit
 from .operational_space import torques_of
 
 _SUBSTEP_HZ = 500
@@ -147,6 +147,7 @@ class RobosuiteArm(gymnasium.Env):
         self._render_size = _size("render_size", render_size)
         self._cameras = tuple([cameras] if isinstance(cameras, str) else cameras)
         self._appearance: _Appearance | None = None
+        self.scene_edits: list[SceneEdit] = []  # how perturbations around this world change what is drawn
         self._running = False
         self._bind()
         for camera in self._cameras:
@@ -170,6 +171,7 @@ class RobosuiteArm(gymnasium.Env):
         # Every object that draws is made anew from this generator; robosuite would keep its first sampler.
         self._env.rng = _Draws(self.np_random.bit_generator)
         self._env.placement_initializer = None
+        self._env.sim = None  # else robosuite runs a full garbage collection, longer than the rest of the reset
         with _silence(), _one_compilation():
             self._env.reset()
         self._bind()
@@ -379,7 +381,8 @@ class RobosuiteArm(gymnasium.Env):
             self._appearance.close()
             self._appearance = None
         if self._appearance is None:
-            self._appearance = _Appearance(self._xml or self._env.edit_model_xml(self._env.model.get_xml()), self.model)
+            xml = self._xml or self._env.edit_model_xml(self._env.model.get_xml())
+            self._appearance = _Appearance(xml, self.model, self.scene_edits)
         return self._appearance.picture(self.model, self.data, camera, size)
 
 
@@ -727,7 +730,8 @@ class _Appearance:
         "site_rgba cam_pos cam_quat cam_fovy light_pos light_dir light_active light_diffuse light_ambient"
     ).split()
 
-    def __init__(self, xml: str, physical: mujoco.MjModel) -> None:
+    def __init__(self, xml: str, physical: mujoco.MjModel, edits: Sequence[SceneEdit]) -> None:
+        self._edits = edits
         self._names = physical.names
         self._model = mujoco.MjModel.from_xml_string(xml)
         self._data = mujoco.MjData(self._model)
@@ -750,7 +754,7 @@ class _Appearance:
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)
         if size not in self._offscreens:
-            offscreen = self._offscreens[size] = Offscreen(model, width=size[1], height=size[0])
+            offscreen = self._offscreens[size] = Offscreen(model, width=size[1], height=size[0], edits=self._edits)
             offscreen.option.geomgroup[0] = 0  # robosuite keeps its collision shapes there
         return self._offscreens[size].render(data, camera)
 

@@ -167,6 +167,7 @@ class _Lane:
         self.learns = executor._learns
         self.tick_s = 1.0 / (episode.control_hz or 1.0)
         self.space = episode.action_space
+        self._floats = _float_parts(episode.observation_space)
         self.holding = Holding(self.execution.hold, self.space, episode.interface)
         self.buffer = ActionBuffer()
         self.delay = DelayEstimator(self.tick_s)
@@ -202,7 +203,7 @@ class _Lane:
         """Reset the world, then the agent; false when either failed."""
         try:
             self.observation, self._info = self.env.reset(seed=self.episode.seed)
-            _refuse_nan(self.observation, 0.0)
+            _refuse_nan(self._floats, self.observation, 0.0)
         except Exception as error:
             return self.fail("env.reset", error)
         try:
@@ -291,7 +292,7 @@ class _Lane:
         try:
             after, reward, terminated, truncated, info = self.env.step(action)
             reward = float(reward)
-            _refuse_nan(after, reward)
+            _refuse_nan(self._floats, after, reward)
         except Exception as error:
             return self.fail("env.step", error)
         self.tick = tick + 1
@@ -417,13 +418,19 @@ class _Lane:
         return result
 
 
-def _refuse_nan(observation: Observation, reward: float) -> None:
+def _float_parts(space: gymnasium.Space) -> list[tuple[str | None, bool]]:
+    """The keys of an observation that hold floats (``None``: the observation itself), and whether each is flat."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+    boxes = {key: part for key, part in parts.items() if isinstance(part, spaces.Box)}
+    return [(key, len(box.shape) == 1) for key, box in boxes.items() if np.dtype(box.dtype).kind == "f"]
+
+
+def _refuse_nan(parts: list[tuple[str | None, bool]], observation: Observation, reward: float) -> None:
     """Raise ``ValueError`` when the world returns a number that is not one."""
     if reward != reward:
         raise ValueError("returned the reward nan")
-    parts = observation.items() if isinstance(observation, dict) else (("observation", observation),)
-    for key, value in parts:
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-            total = value.dot(value) if value.ndim == 1 else value.sum()  # only a strange sum is worth a second look
-            if not total - total == 0 and np.isnan(value).any():
-                raise ValueError(f"returned nan in the observation {key!r}")
+    for key, flat in parts:
+        value = np.asarray(observation if key is None else observation[key])
+        total = value.dot(value) if flat else np.sum(value)  # only a strange sum is worth a second look
+        if not total - total == 0 and np.isnan(value).any():
+            raise ValueError(f"returned nan in the observation {key or ''}".rstrip())

@@ -36,7 +36,7 @@ VIDEO_EPISODES = 3  # the first episodes of a run are filmed, the rest would onl
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides what an episode gives, except its seed; its hash finds the run to resume.
+    """Everything that decides what an episode gives, except its seed.
 
     Raises ``ValueError`` for settings that contradict each other.
     """
@@ -175,7 +175,7 @@ def run(
     runner = EpisodeRunner(config, agent if isinstance(agent, Agent) else None)
     try:
         store = store or Store()
-        digest = config_hash({**asdict(config), "checkpoint": runner.checkpoint})
+        digest = config_hash({**asdict(config), "seed": seed, "checkpoint": runner.checkpoint})
         run_id = (store.latest_run(digest) if resume else None) or _new_run_id()
         rows = {row.position: row for row in store.episodes(run_id=run_id)} if resume else {}
         rows = {position: row for position, row in rows.items() if position < episodes}

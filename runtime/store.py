@@ -177,9 +177,9 @@ class _Utc(sa.TypeDecorator[datetime]):
         return value and value.astimezone(timezone.utc)
 
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        if value is not None and value.tzinfo is None:
-            return value.replace(tzinfo=timezone.utc)
-        return value
+        if value is None:
+            return None
+        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
 
 
 _key = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up in INTEGER keys only
@@ -258,7 +258,10 @@ class Store:
         self._pid = os.getpid()
         self._engine = _engine(self.url)
         dialect = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        self._insert = {table: dialect.insert(table).on_conflict_do_nothing() for table in (_artifacts, _episodes)}
+        self._insert = {  # a row comes back for what was not there yet
+            table: dialect.insert(table).on_conflict_do_nothing().returning(*table.primary_key)
+            for table in (_artifacts, _episodes)
+        }
         with self._explained():
             self._retried(self._prepare)
 
@@ -297,7 +300,7 @@ class Store:
             for digest in cards.keys() - self._known:
                 connection.execute(self._insert[_artifacts], _artifact(digest, "provenance", cards[digest]))
             insert = self._insert[_episodes]
-            return sum(connection.execute(insert, record).rowcount for record in records)
+            return sum(connection.execute(insert, record).first() is not None for record in records)
 
         stored = self._write(write)
         self._known |= cards.keys()
@@ -406,7 +409,8 @@ class Store:
             raise ValueError(f"sha256={sha256!r}, expected 64 lower-case hex digits")
         _bounded(to_json(card), "card")
         record = _artifact(sha256, kind, card)
-        return self._write(lambda connection: connection.execute(self._insert[_artifacts], record).rowcount) == 1
+        insert = self._insert[_artifacts]
+        return self._write(lambda connection: connection.execute(insert, record).first()) is not None
 
     def artifact(self, sha256: str) -> Artifact | None:
         """What a hash stands for, ``None`` if it is not known."""

@@ -1,7 +1,7 @@
 """Episodes in several processes. What an episode gives depends on its seed alone, never on who ran it.
 
 A group is a list of seeds that are run in step with each other (``lanes``); groups are handed out one at a time.
-A worker that dies takes its group with it: the group is tried once more, then reported as failed.
+A worker that dies takes its group with it: the group is tried once more, alone, then reported as failed.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class Workers(Generic[Group, Result]):
         flying: dict[Future[Result], tuple[Group, int]] = {}
         while waiting or flying:
             while waiting and len(flying) < self._count:
+                suspect = waiting[-1][1] > 1 or any(attempt > 1 for _, attempt in flying.values())
+                if suspect and flying:
+                    break  # a second attempt is made alone, so that no other group pays for it
                 group, attempt = waiting.pop()
                 try:
                     flying[self._pool.submit(_work, self._make, group)] = (group, attempt)

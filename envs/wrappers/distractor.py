@@ -34,11 +34,14 @@ class Distractor(ScenePerturbation):
         super().__init__(env, count=count, size=size)
         self._count, self._size = int(count), size
         self._objects: list[tuple] | None = None
+        self._join()
 
     def _begin(self) -> None:
         self._objects = None  # they are placed when the camera of the new episode is known
 
-    def _edit(self, model: mujoco.MjModel, data: mujoco.MjData, scene: mujoco.MjvScene) -> None:
+    def _edit(
+        self, model: mujoco.MjModel, data: mujoco.MjData, camera: mujoco.MjvCamera, scene: mujoco.MjvScene
+    ) -> None:
         if self._objects is None:
             self._objects = [self._place(model, data, scene.camera[0]) for _ in range(self._count)]
         for shape, half_sizes, position, rotation, colour in self._objects:

@@ -44,7 +44,7 @@ class Perturbation(gymnasium.Wrapper, RecordConstructorArgs, ABC):
 class ScenePerturbation(Perturbation):
     """A perturbation of the pictures of a MuJoCo world that draws through ``envs.offscreen``.
 
-    It takes its place in the world's ``scene_edits``, so it acts on every picture, the video too, and on nothing
+    It joins the world's ``scene_edits``, so it acts on every picture, the video too, and on nothing
     else. Raises ``ValueError`` when there are no pictures to change.
     """
 
@@ -62,10 +62,15 @@ class ScenePerturbation(Perturbation):
                 f"{name} needs a world that draws through palaestra's offscreen renderer (one with a list "
                 f"scene_edits), but {_id(env)} draws by itself; leave the perturbation out"
             )
-        world.scene_edits.append(self._edit)  # type: ignore[attr-defined]
+
+    def _join(self) -> None:
+        """Take a place in the world's ``scene_edits``; the last line of a constructor, once nothing can be refused."""
+        self.unwrapped.scene_edits.append(self._edit)  # type: ignore[attr-defined]
 
     @abstractmethod
-    def _edit(self, model: mujoco.MjModel, data: mujoco.MjData, scene: mujoco.MjvScene) -> None:
+    def _edit(
+        self, model: mujoco.MjModel, data: mujoco.MjData, camera: mujoco.MjvCamera, scene: mujoco.MjvScene
+    ) -> None:
         """Change the scene that is about to be drawn; see ``envs.offscreen.SceneEdit``."""
 
 

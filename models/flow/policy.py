@@ -44,7 +44,7 @@ class FlowConfig:
     depth: int = 3
     heads: int = 4
     expansion: int = 4
-    hidden: int = 256
+    hidden: int = 128
 
     def __post_init__(self) -> None:
         for argument in ("action_size", "horizon", "width", "depth", "heads", "expansion", "hidden"):

@@ -2,6 +2,7 @@
 
 import importlib
 import warnings
+from typing import Any
 
 import gymnasium
 import mujoco
@@ -118,7 +119,7 @@ def scene_of(env):
     option, everything = mujoco.MjvOption(), mujoco.mjtCatBit.mjCAT_ALL
     mujoco.mjv_updateScene(world.model, world.data, option, None, camera, everything, scene)
     yield scene
-    world.scene_edits[-1](world.model, world.data, scene)
+    world.scene_edits[-1](world.model, world.data, camera, scene)
     yield scene
 
 
@@ -171,6 +172,35 @@ def test_distractors_are_in_view_lie_on_something_and_stay():
         assert np.all(on_the_pane | on_the_floor)
 
 
+def joints(env):
+    return env.unwrapped.data.qpos
+
+
+@needs_gl
+def test_robot_scenes_are_perturbed_alike_and_a_camera_in_the_hand_stays():
+    cameras = ("agentview", "robot0_eye_in_hand")
+    plain = gymnasium.make("palaestra/robosuite.Lift-v0", pixels=32, cameras=cameras)
+    view = Viewpoint(gymnasium.make("palaestra/robosuite.Lift-v0", pixels=32, cameras=cameras), degrees=10)
+    for seed in (1, 2):  # the second reset builds a new model
+        true, seen = plain.reset(seed=seed)[0], view.reset(seed=seed)[0]
+        for _ in range(3):
+            assert np.array_equal(joints(plain), joints(view))
+            assert np.array_equal(true["pixels"]["robot0_eye_in_hand"], seen["pixels"]["robot0_eye_in_hand"])
+            assert not np.array_equal(true["pixels"]["agentview"], seen["pixels"]["agentview"])
+            true, *_ = plain.step(np.full(7, 0.3))
+            seen, *_ = view.step(np.full(7, 0.3))
+    noisy = SensorNoise(Distractor(view), std=0.02)
+    seen = noisy.reset(seed=2)[0]
+    true = plain.reset(seed=2)[0]
+    assert np.array_equal(joints(plain), joints(view))
+    assert 0 < np.abs(seen["environment_state"] - true["environment_state"]).max() < 0.12
+    np.testing.assert_array_equal(seen["wrench"], true["wrench"])
+    with pytest.raises(ValueError, match="carried by the robot"):
+        Viewpoint(gymnasium.make("palaestra/robosuite.Lift-v0", pixels=32, cameras=cameras[1:]))
+    for env in (plain, noisy):
+        env.close()
+
+
 def test_bad_input_gets_a_sentence():
     for name in ("viewpoint", "distractor"):
         with pytest.raises(ValueError, match="the observation of palaestra/BallIntercept-v0 has none"):
@@ -183,16 +213,19 @@ def test_bad_input_gets_a_sentence():
         make("sensor_noise", pixels=16, key="pixels")
     with pytest.raises(ValueError, match="holds no float numbers"):
         SensorNoise(gymnasium.make("FrozenLake-v1"))
+    env: Any = gymnasium.make(INTERCEPT, pixels=16)
     for cls, options in (
         (SensorNoise, {"std": -0.1}),
         (SensorNoise, {"std": float("nan")}),
         (SensorNoise, {"std": "much"}),
         (Viewpoint, {"metres": -1}),
         (Viewpoint, {"degrees": 400}),
+        (Viewpoint, {"camera": "view"}),
         (Distractor, {"count": 0}),
         (Distractor, {"count": 2.5}),
         (Distractor, {"size": 2}),
     ):
         (argument,) = options
         with pytest.raises(ValueError, match=f"{argument}="):
-            cls(gymnasium.make(INTERCEPT, pixels=16), **options)
+            cls(env, **options)
+    assert env.unwrapped.scene_edits == []  # what was refused leaves nothing behind
