@@ -22,7 +22,7 @@ _EXPORTS = {
     "Store": "runtime.store",
     "run": "runtime.rollout",
 }
-__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
+__all__ = ["__version__", *_EXPORTS]
 
 
 def __getattr__(name: str) -> Any:

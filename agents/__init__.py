@@ -1,0 +1,1 @@
+"""Whoever acts: policies and scripted agents. The contract is in `agent.py`."""

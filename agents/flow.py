@@ -39,7 +39,9 @@ class Flow(NetworkAgent):
 
     name: ClassVar[str] = "flow"
 
-    def __init__(self, policy: FlowPolicy, *, steps: int, execute: int, samples: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, policy: FlowPolicy, *, steps: int, execute: int, samples: Mapping[str, Any] | None = None
+    ) -> None:
         horizon = policy.config.horizon
         if not 1 <= execute <= horizon:
             raise ValueError(f"execute={execute}, expected 1 <= execute <= horizon={horizon} of this checkpoint")
@@ -115,7 +117,9 @@ class Flow(NetworkAgent):
             for key in (*config.state, *config.pictures)
         }
         prefixes = [
-            torch.from_numpy(np.asarray(call.committed, dtype=np.float32).reshape(len(call.committed), config.action_size)).to(device)
+            torch.from_numpy(
+                np.asarray(call.committed, dtype=np.float32).reshape(len(call.committed), config.action_size)
+            ).to(device)
             for _, call in jobs
         ]
         ends = [len(call.committed) + need for (_, call), need in zip(jobs, needs, strict=True)]

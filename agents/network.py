@@ -51,7 +51,9 @@ class NetworkAgent(Agent):
         config, tensors, card = load_checkpoint(checkpoint)
         path = Path(checkpoint)
         if card.get("agent") != cls.name:
-            raise CheckpointError(path, f"is of the agent {card.get('agent')!r}, not {cls.name!r}; load it with that agent")
+            raise CheckpointError(
+                path, f"is of the agent {card.get('agent')!r}, not {cls.name!r}; load it with that agent"
+            )
         try:
             interface = Interface.from_json(card["interface"]) if card.get("interface") else None
         except ValueError as error:

@@ -1,0 +1,1 @@
+"""Data only: checkpoints, latency profiles."""

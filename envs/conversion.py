@@ -7,7 +7,7 @@ equivalent (a rotation convention, a gripper's range, a unit, a rate that divide
 :class:`Conversion`, with a note for the result rows::
 
     conversion = reconcile(agent.interface, interface_of(env), horizon=8)
-    env = conversion.apply(env)          # the agent's numbers on both sides from here on
+    env = conversion.wrap(env)          # the agent's numbers on both sides from here on
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, get_args
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 from scipy.spatial.transform import Rotation as _Rotation
 
 from .interface import ROTATION_SIZE, Component, Interface, InterfaceMismatch, Rotation
@@ -31,17 +32,18 @@ _RATE_TOLERANCE = 0.002
 _MOMENTARY = ("event", "success", "is_success")
 
 
-def reconcile(agent: Interface | None, env: Interface | None, *, horizon: int = 0) -> Conversion:
+def reconcile(agent: Interface | None, env: Interface | None, *, horizon: int | None = None) -> Conversion:
     """Compare what an agent was trained on with what an environment means, and say how to convert.
 
     ``agent`` and ``env`` are their cards; ``None`` is unknown, and what is unknown on a side is not checked but
-    noted. ``horizon`` is the number of actions of each chunk that will be executed (0: the agent decides).
+    noted. ``horizon`` is the number of actions of each chunk that will be executed (``None`` or 0: the agent decides).
     Components are matched by name; their order may differ. Numbers that an environment sends in addition to
     those the agent knows are left out for the agent.
 
     Raises :class:`InterfaceMismatch` listing all problems, each with both sides and what to do about it;
     ``ValueError`` for a negative ``horizon``.
     """
+    horizon = horizon or 0
     if horizon < 0:
         raise ValueError(f"horizon={horizon}, expected the number of actions executed per plan, or 0")
     comparison = _Comparison()
@@ -75,8 +77,8 @@ def reconcile(agent: Interface | None, env: Interface | None, *, horizon: int = 
 class Conversion:
     """What lies between an agent and an environment; made by :func:`reconcile`, stored with every result.
 
-    ``notes`` has one sentence for each conversion and for each thing that could not be checked; ``checked`` is
-    False when there is any of the latter. ``interface`` is the environment's card as the agent meets it.
+    ``notes`` has one sentence for each thing that could not be checked and then for each conversion; ``checked`` is
+    False when there is any of the former. ``interface`` is the environment's card as the agent meets it.
     ``repeat`` is how many ticks of the environment one action lasts; ``needs`` are the observation keys that
     the agent cannot do without.
     """
@@ -96,8 +98,8 @@ class Conversion:
 
     @property
     def summary(self) -> str:
-        """One line for a result row: ``checked`` or ``unchecked``, then the notes."""
-        return "; ".join(("checked" if self.checked else "unchecked", *self.notes))
+        """One line for a result row: ``checked`` and the notes, or the notes alone, ``unchecked: ...`` first."""
+        return "; ".join(("checked", *self.notes) if self.checked else self.notes)
 
     def act(self, action: np.ndarray) -> np.ndarray:
         """The agent's action [..., A] as the environment takes it for each of ``repeat`` ticks, float64 [..., E]."""
@@ -114,7 +116,7 @@ class Conversion:
             converted[key] = mapping(value).astype(value.dtype if value.dtype.kind == "f" else np.float32)
         return converted
 
-    def apply(self, env: gym.Env) -> gym.Env:
+    def wrap(self, env: gym.Env) -> gym.Env:
         """The environment as the agent knows it: ``env`` itself where nothing has to be converted.
 
         Raises :class:`InterfaceMismatch` when the spaces contradict the environment's card, or when an
@@ -211,6 +213,7 @@ def interface_of(env: gym.Env) -> Interface | None:
 # Rotations ----------------------------------------------------------------------------------------------------
 
 _QUATERNIONS = ("quat_xyzw", "quat_wxyz")
+_ANGLED = ("axis_angle", "euler_xyz")  # the conventions whose numbers have a unit
 # An exact reordering exists between these: no arithmetic, so a quaternion also keeps its sign.
 _REORDER = {
     ("quat_wxyz", "quat_xyzw"): [1, 2, 3, 0],
@@ -224,7 +227,7 @@ _HALF_TURN = 1e-6
 _SIGN_FLOOR = 1e-3
 
 
-def convert_rotation(values: np.ndarray, source: Rotation, target: Rotation, fraction: float = 1.0) -> np.ndarray:
+def convert_rotation(values: ArrayLike, source: Rotation, target: Rotation, fraction: float = 1.0) -> np.ndarray:
     """Rotations [..., S] of convention ``source`` as ``target``, float64 [..., T]; angles in rad.
 
     The conventions are those of :class:`Component`; a ``matrix`` is row-major. ``fraction`` scales the rotation
@@ -397,7 +400,7 @@ def _rounded_box(low: np.ndarray, high: np.ndarray, dtype: Any) -> spaces.Box:
 
 
 def _rotation_bound(rotation: Rotation) -> float:
-    return math.pi if rotation in ("axis_angle", "euler_xyz") else 1.0
+    return math.pi if rotation in _ANGLED else 1.0
 
 
 # Comparison ---------------------------------------------------------------------------------------------------
@@ -447,7 +450,7 @@ class _Comparison:
             count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
             listed = "\n".join(f"- {problem}" for problem in self.problems)
             raise InterfaceMismatch(f"the agent does not fit this environment ({count}):\n{listed}")
-        notes = (*self.notes, *(f"unchecked: {reason}" for reason in self.unknown))
+        notes = (*(f"unchecked: {reason}" for reason in self.unknown), *self.notes)
         return Conversion(notes=notes, checked=not self.unknown, **conversion)
 
     def rate(self, agent: Interface, env: Interface) -> int:
@@ -468,7 +471,7 @@ class _Comparison:
         if repeat > 1:
             self.notes.append(
                 f"control rate: each action of the agent at {ours} lasts {repeat} ticks of the environment at "
-                f"{theirs}; deltas are shared out"
+                f"{theirs}; a delta is shared out, anything else is held"
             )
         elif agent.control_hz != env.control_hz:
             self.notes.append(f"control rate: {theirs} of the environment taken for {ours}")
@@ -519,14 +522,16 @@ class _Comparison:
         for components, distinct in ((source, have), (target, want)):
             if len(distinct) < len(components):
                 self.problems.append(f"{sides.place}{_names(c.name for c in components)}: a name occurs twice")
-        for name in want.keys() - have.keys():
+        for name in (name for name in want if name not in have):
             self.problems.append(
                 f"{sides.place}{name!r}: the {sides.target} it, the {sides.source} no such component (it has "
                 f"{_names(have)}); {sides.remedy}"
             )
-        # A number that an agent gives and no one takes is lost; one that it was not trained on, it can be spared.
+        # A number that an agent gives and no one takes is lost; one that it was not trained on, it can be spared. A
+        # camera more or less changes the layout: one picture is an array, several are a dict.
         extra = [name for name in have if name not in want]
-        if extra and sides is _ACTION:
+        numbers = not any(c.quantity in ("image", "text") for c in target)
+        if extra and (sides is _ACTION or not numbers):
             self.problems.append(
                 f"{sides.place}{_names(extra)}: the {sides.source} it, the {sides.target} no such component (it has "
                 f"{_names(want)}); {sides.remedy}"
@@ -552,10 +557,10 @@ class _Comparison:
                 index[out] = np.arange(at.start, at.stop)
                 scale[out], offset[out] = fit
         shared = [name for name in have if name in want]
-        if shared != list(want):
+        if shared != list(want) and numbers:
             self.notes.append(f"{sides.place}components: reordered from {_names(shared)} to {_names(want)}")
         mapping = _Map(sum(c.size for c in source), index, scale, offset, tuple(turns))
-        return None if mapping.identity else mapping
+        return mapping if numbers and not mapping.identity else None
 
     def component(self, sides: _Sides, source: Component, target: Component) -> tuple[float, float] | _Angles | None:
         """How one component becomes the other: a scale and an offset, a rotation, or ``None`` for a problem."""
@@ -588,11 +593,13 @@ class _Comparison:
         assert source.rotation is not None
         assert target.rotation is not None
         scale, out_scale = _to_radians(source), _to_radians(target)
+        ours, theirs = (f"{c.rotation} in {c.unit or 'an unknown unit'}" for c in (source, target))
         if scale is None or out_scale is None:
-            # A rotation scaled by a controller has no angle that could be converted.
-            ours, theirs = (f"{c.rotation} in {c.unit!r}" for c in (source, target))
-            self.refuse(sides, target, "rotation", ours, theirs)
+            said = sides.say(target.name, "rotation", ours, theirs)
+            self.problems.append(f"{said}; what a controller scales has no angle that could be used; {sides.remedy}")
             return None
+        if any(c.rotation in _ANGLED and not c.unit for c in (source, target)):
+            self.unknown.append(f"{sides.say(target.name, 'rotation', ours, theirs)}; taken for rad")
         if source.rotation != target.rotation:
             said = sides.say(target.name, "rotation", source.rotation, target.rotation)
             self.notes.append(f"{said}; converted")
@@ -611,7 +618,7 @@ class _Comparison:
         return scale, to_closed - closed * scale
 
     def unit(self, sides: _Sides, source: Component, target: Component, share: float) -> tuple[float, float] | None:
-        without = source.quantity == "text" or source.rotation not in (None, "axis_angle", "euler_xyz")
+        without = source.quantity == "text" or source.rotation not in (None, *_ANGLED)
         if source.unit == target.unit or without:
             return share, 0.0
         if not source.unit or not target.unit:
@@ -669,7 +676,7 @@ def _parse_unit(unit: str) -> tuple[float, tuple[int, ...]] | None:
 
 def _to_radians(component: Component) -> float | None:
     """Factor from a rotation's unit to rad; 1 where the convention has no unit, ``None`` where it is no angle."""
-    if component.rotation not in ("axis_angle", "euler_xyz") or not component.unit:
+    if component.rotation not in _ANGLED or not component.unit:
         return 1.0
     parsed = _parse_unit(component.unit)
     return parsed[0] if parsed is not None and parsed[1] == tuple(_ANGLE) else None

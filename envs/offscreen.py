@@ -44,7 +44,7 @@ context.free()
 """
 
 
-class RenderingUnavailable(RuntimeError):  # noqa: N818 - it says what is, not whose fault it is
+class RenderingUnavailable(RuntimeError):
     """No picture can be drawn on this machine; the message says why and which system package helps."""
 
 

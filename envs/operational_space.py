@@ -12,6 +12,7 @@ formulation" (1987), in the form of ``robosuite.controllers.parts.arm.osc``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
@@ -64,15 +65,15 @@ class ArmTorques:
         self._data: mujoco.MjData = controller.sim.data._data
         self._site = self._model.site(controller.ref_name).id
         self._base = self._model.site(f"{controller.naming_prefix}{controller.part_name}_center").id
-        self._qpos, self._qvel = list(controller.qpos_index), list(controller.qvel_index)
-        self._actuators = list(actuators)
+        self._qpos, self._qvel = _indices(controller.qpos_index), _indices(controller.qvel_index)
+        self._actuators = _indices(actuators)
         self._low, self._high = self._model.actuator_ctrlrange[self._actuators].T.copy()
         # Two arrays of their own: a matrix-vector product sums in another order on a matrix that does not begin
         # at a multiple of 16 bytes, as a view into a larger one may.
         self._linear = np.zeros((3, self._model.nv))
         self._angular = np.zeros((3, self._model.nv))
-        self._arm_jacobian = np.zeros((6, len(self._qvel)))
-        self._identity = np.eye(len(self._qvel))
+        self._arm_jacobian = np.zeros((6, controller.joint_dim))
+        self._identity = np.eye(controller.joint_dim)
 
     @property
     def base_is_fixed(self) -> bool:
@@ -100,7 +101,7 @@ class ArmTorques:
         velocity = np.dot(linear, data.qvel).tolist() + np.dot(angular, data.qvel).tolist()
         error = self._error()
         wish = [e * k - v * d for e, k, v, d in zip(error, self._stiffness, velocity, self._damping, strict=True)]
-        arm_mass = mass[self._qvel, :][:, self._qvel]
+        arm_mass = mass[:, self._qvel][self._qvel].copy().T  # columns first, as robosuite's; it is symmetric
         inverse_mass = np.linalg.inv(arm_mass)
 
         full = _pseudo_inverse(np.dot(np.dot(J, inverse_mass), J.T))
@@ -139,10 +140,16 @@ class ArmTorques:
         ]
 
 
+def _indices(numbers: Sequence[int]) -> slice | list[int]:
+    """Numbers that follow each other as a slice, which numpy reads several times faster."""
+    first, count = numbers[0], len(numbers)
+    return slice(first, first + count) if list(numbers) == list(range(first, first + count)) else list(numbers)
+
+
 def _pseudo_inverse(matrices: np.ndarray) -> np.ndarray:
-    """``np.linalg.pinv`` of one matrix or of a stack, to the last bit, at half the overhead."""
+    """``np.linalg.pinv`` of one matrix or of a stack, to the last bit, at half the cost."""
     u, singular, vt = np.linalg.svd(matrices, full_matrices=False)
-    keep = singular > 1e-15 * singular.max(axis=-1, keepdims=True)
-    np.divide(1, singular, where=keep, out=singular)
-    singular[~keep] = 0
-    return np.matmul(vt.swapaxes(-1, -2), singular[..., None] * u.swapaxes(-1, -2))
+    for largest, *_, smallest in singular.reshape(-1, singular.shape[-1]).tolist():
+        if not smallest > 1e-15 * largest:
+            return np.linalg.pinv(matrices)  # which drops the vanishing directions
+    return np.matmul(vt.swapaxes(-1, -2), (1 / singular)[..., None] * u.swapaxes(-1, -2))

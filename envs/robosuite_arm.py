@@ -191,8 +191,7 @@ class RobosuiteArm(gymnasium.Env):
         if not np.isfinite(action).all():
             raise ValueError(f"action={action} is not finite, expected numbers in [-1, 1]")
         self._simulate(action)
-        with _silence():
-            reward, done, _ = self._env._post_action(action)
+        reward, done, _ = self._env._post_action(action)
         # robosuite leaves positions one substep old; this brings them up to date and changes no state.
         mujoco.mj_kinematics(self.model, self.data)
         success = bool(self._env._check_success())
@@ -255,11 +254,11 @@ class RobosuiteArm(gymnasium.Env):
         addresses = [arm.wrench_addresses for arm in self._arms]
         self._wrench_at = np.concatenate([a for a in addresses if a is not None] or [np.empty(0, int)]).astype(int)
         self._wrenches = np.zeros((2 * self._substeps, len(self._wrench_at)))
-        self._state_names = [
-            name
-            for name, observable in self._env._observables.items()
-            if observable.modality == "object" and observable.is_enabled() and observable.is_active()
-        ]
+        enabled = {name: o for name, o in self._env._observables.items() if o.is_enabled()}
+        # Sensors read what others put into a cache. Relations come last: robosuite asks some of them first, and
+        # they answer from the tick before, or with zeros.
+        self._sensors = sorted(enabled.items(), key=lambda item: "_to_" in item[0])
+        self._state_names = [name for name, o in enabled.items() if o.modality == "object" and o.is_active()]
 
     def _simulate(self, action: np.ndarray) -> None:
         """One control period, as in ``robosuite``'s own ``step``, less what nobody reads."""
@@ -299,11 +298,9 @@ class RobosuiteArm(gymnasium.Env):
         return observation
 
     def _object_state(self) -> list[np.ndarray]:
-        # Later sensors read what earlier ones put into the cache, so all are asked, in robosuite's order.
         cache: dict[str, Any] = {}
-        for name, observable in self._env._observables.items():
-            if observable.is_enabled():
-                cache[name] = np.array(observable._sensor(cache))
+        for name, observable in self._sensors:
+            cache[name] = np.array(observable._sensor(cache))
         return [np.atleast_1d(cache[name]) for name in self._state_names]
 
     def _measure(self) -> None:
@@ -423,7 +420,9 @@ class _Arm:
         yield Component(f"{prefix}eef_pos", 3, "position", frame="world", unit="m")
         yield Component(f"{prefix}eef_quat", 4, "orientation", frame="world", rotation="quat_xyzw")
         if self._fingers:
-            yield Component(f"{prefix}gripper_qpos", len(self._fingers), "position", frame="joint", unit=self._finger_unit)
+            yield Component(
+                f"{prefix}gripper_qpos", len(self._fingers), "position", frame="joint", unit=self._finger_unit
+            )
         if self._joints:
             yield Component(f"{prefix}joint_pos", len(self._joints), "position", frame="joint", unit="rad")
 
@@ -618,12 +617,14 @@ def _part_components(composite: Any, part: str, size: int, prefix: str) -> list[
 
 def _object_component(name: str, size: int) -> Component:
     """The meaning of one of robosuite's object sensors, by its name and size."""
-    relative = "_to_" in name
+    frame = "gripper" if "_to_robot" in name else "world"  # of the others only the difference is taken
     if size == 4 and name.endswith("quat"):
-        return Component(name, 4, "orientation", frame="gripper" if relative else "world", rotation="quat_xyzw")
+        return Component(name, 4, "orientation", frame=frame, rotation="quat_xyzw")
     if size == 3:
-        return Component(name, 3, "position", frame="world", unit="m")
-    return Component(name, size, "position" if name.endswith("qpos") else "other", frame="joint")
+        return Component(name, 3, "position", frame=frame, unit="m")
+    if name.endswith("qpos"):
+        return Component(name, size, "position", frame="joint", unit="rad")
+    return Component(name, size)
 
 
 # ---------------------------------------------------------------------- Checks at the door
@@ -741,9 +742,7 @@ class _Appearance:
     def suits(self, physical: mujoco.MjModel) -> bool:
         return physical.names == self._names
 
-    def picture(
-        self, physical: mujoco.MjModel, state: mujoco.MjData, camera: str, size: tuple[int, int]
-    ) -> np.ndarray:
+    def picture(self, physical: mujoco.MjModel, state: mujoco.MjData, camera: str, size: tuple[int, int]) -> np.ndarray:
         model, data = self._model, self._data
         for name in self._FOLLOWED:
             np.copyto(getattr(model, name), getattr(physical, name))

@@ -201,14 +201,18 @@ def _slots(text: str) -> dict[str, list[tuple[str, dict[str, Value]]]]:
     for piece in pieces:
         slot, equals, rest = (part.strip() for part in piece.partition("="))
         if slot not in SLOTS or not equals:
-            raise BackendError(f"{slot!r} in {text!r} is not a slot{_nearest(slot, SLOTS)}; write slot=method, as in adapter=lora")
+            raise BackendError(
+                f"{slot!r} in {text!r} is not a slot{_nearest(slot, SLOTS)}; write slot=method, as in adapter=lora"
+            )
         if slot in chosen:
             raise BackendError(f"{text!r} states the slot {slot!r} twice; join its methods with '+'")
         chosen[slot] = []
         for part in split_outside_quotes(rest, "+"):
             name, colon, options = (s.strip() for s in part.partition(":"))
             if not name or "=" in name or "," in name or (colon and not options):
-                raise BackendError(f"{part!r} in {text!r} is not a method; write {slot}=name or {slot}=name:option=value")
+                raise BackendError(
+                    f"{part!r} in {text!r} is not a method; write {slot}=name or {slot}=name:option=value"
+                )
             read: dict[str, Value] = {}
             for option in split_outside_quotes(options, ",") if options else ():
                 key, value = parse_option(option, of=text)

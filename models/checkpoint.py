@@ -87,7 +87,9 @@ def load(path: Path | str) -> Checkpoint:
             f"has {len(data)} bytes, its card says {stated['bytes']}: the file was truncated or exchanged; copy it again",
         )
     if hashlib.sha256(data).hexdigest() != stated["sha256"]:
-        raise CheckpointError(weights_path, "does not have the SHA-256 on its card: corrupt or exchanged; copy it again")
+        raise CheckpointError(
+            weights_path, "does not have the SHA-256 on its card: corrupt or exchanged; copy it again"
+        )
     # The library bounds the header at 100 MB; ours are far smaller, and a huge one is an attack on memory.
     if len(data) < 8 or struct.unpack("<Q", data[:8])[0] > min(MAX_HEADER_BYTES, len(data) - 8):
         raise CheckpointError(weights_path, "has no safetensors header of a sane size")
@@ -138,15 +140,31 @@ def shipped(agent: str, env_id: str) -> Path:
 
     Raises ``FileNotFoundError`` naming what is available and how to train one.
     """
-    folder = Path(str(files(__name__.partition(".")[0]) / "assets" / "checkpoints"))
-    path = folder / (name_for(agent, env_id) + _SUFFIXES[0])
+    path = _folder() / (name_for(agent, env_id) + _SUFFIXES[0])
     if not path.is_file():
-        have = sorted(p.name.removesuffix(_SUFFIXES[0]) for p in folder.glob(f"*{_SUFFIXES[0]}"))
+        have = [".".join(name) for name in shipped_names()]
         raise FileNotFoundError(
             f"no checkpoint {path.name} comes with the package (it has: {', '.join(have) or 'none'}); train one with "
             f"`palaestra train {agent} {env_id}` and pass {agent}:checkpoint=PATH"
         )
     return path
+
+
+def _folder() -> Path:
+    return Path(str(files(__name__.partition(".")[0]) / "assets" / "checkpoints"))
+
+
+def shipped_names() -> list[tuple[str, str]]:
+    """The agent and the world of every checkpoint that comes with the package: ``("flow", "BallIntercept-v0")``."""
+    names = sorted(path.name.removesuffix(_SUFFIXES[0]) for path in _folder().glob(f"*{_SUFFIXES[0]}"))
+    return [(agent, world) for agent, _, world in (name.partition(".") for name in names)]
+
+
+def amend(path: Path | str, entries: Mapping[str, Any]) -> None:
+    """Add to the card of a checkpoint what was learned after it was written, such as its scores."""
+    _, card_path = _paths(path)
+    card = {**load_card(path), **entries}
+    _write(card_path, (json.dumps(card, indent=2, allow_nan=False) + "\n").encode())
 
 
 def _paths(path: Path | str) -> tuple[Path, Path]:

@@ -13,7 +13,11 @@ import torch
 from torch import Tensor, nn
 
 Kind = Literal["mean_std", "min_max", "quantile"]
-STATISTICS: dict[str, tuple[str, str]] = {"mean_std": ("mean", "std"), "min_max": ("min", "max"), "quantile": ("q01", "q99")}
+STATISTICS: dict[str, tuple[str, str]] = {
+    "mean_std": ("mean", "std"),
+    "min_max": ("min", "max"),
+    "quantile": ("q01", "q99"),
+}
 """Kind to the names of its two tensors. ``quantile`` takes the 1 % and 99 % quantiles."""
 
 _SMALLEST_SPREAD = 1e-4
@@ -88,7 +92,9 @@ def check_statistics(kind: str, tensors: Mapping[str, Tensor], prefix: str, size
     wanted = STATISTICS[kind]
     if not set(wanted) <= there:
         other = [k for k, names in STATISTICS.items() if set(names) <= there]
-        found = f"those of {other[0]!r} ({', '.join(STATISTICS[other[0]])})" if other else f"only {sorted(there) or 'none'}"
+        found = (
+            f"those of {other[0]!r} ({', '.join(STATISTICS[other[0]])})" if other else f"only {sorted(there) or 'none'}"
+        )
         raise NormalizationError(
             f"{prefix}: the card states normalisation {kind!r}, which needs the statistics {' and '.join(wanted)}, "
             f"but the tensors hold {found}; correct the card, or write the statistics that the network was trained with"

@@ -1,0 +1,1 @@
+"""What runs, records, stores and shows agents in environments."""

@@ -29,7 +29,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..agents.agent import Action, Agent, Call, Context, Episode, Observation, Transition
-from ..agents.holding import HoldPolicy, Holding
+from ..agents.holding import Holding, HoldPolicy
 from .action_buffer import ActionBuffer, DelayEstimator
 from .clock import Clock, Lockstep, Pending
 from .reaction import ReactionProbe

@@ -74,6 +74,7 @@ def make_agent(text: str, env_id: str, backend: Backend | None = None) -> Agent:
     backend = backend or Backend()
     if issubclass(cls, NetworkAgent):
         path = options.pop("checkpoint", None)
+        _know(split_env(env_id)[0].name)  # a misspelt environment is the likelier mistake than a missing checkpoint
         try:
             checkpoint = Path(str(path)) if path is not None else shipped(name, env_id)
         except FileNotFoundError as error:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ class RunConfig:
     backend: str = ""
     clock: str = "lockstep"
     profile: str | None = None
-    execution: Execution = Execution()
+    execution: Execution = field(default_factory=Execution)
     lanes: int = 1
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class RunResult:
         """The document that ``palaestra run --json`` prints."""
 
         def interval(estimate: Estimate | None) -> dict[str, float] | None:
-            return estimate and {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+            return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high} if estimate else None
 
         return {
             "env": self.config.env,
@@ -179,10 +179,10 @@ def run(
         run_id = (store.latest_run(digest) if resume else None) or _new_run_id()
         rows = {row.position: row for row in store.episodes(run_id=run_id)} if resume else {}
         rows = {position: row for position, row in rows.items() if position < episodes}
-        recorder = Recorder(record, runner.envs[0], env, name) if record else None
+        recorder = Recorder(record, runner.envs[0], env, name, run=run_id) if record else None
         groups, films = _groups(config, seed, episodes, set(rows), video, recorder is not None)
         new = 0
-        for group, outcomes in _outcomes(runner, config, groups, workers):
+        for outcomes in _outcomes(runner, config, groups, workers):
             for outcome, trajectory in outcomes:
                 position = outcome.seed - seed
                 if position in rows:  # ran again only to keep its lane company
@@ -218,8 +218,11 @@ class EpisodeRunner:
         self.envs: list[gymnasium.Env] = []
         self.conversion: Conversion
         self._ready(1)
-        if not agent.privileged:
-            agent.reset(self._episode(self.envs[0], 0))  # a checkpoint that does not fit is refused here
+        if agent.privileged:
+            self.envs[0].reset(seed=0)  # an expert reads a world that has begun
+        world = type(self.envs[0].unwrapped).__module__.partition(".")[0]
+        self._packages = {world, type(agent).__module__.partition(".")[0]} - {"palaestra", "__main__"}
+        agent.reset(self._episode(self.envs[0], 0))  # a checkpoint that does not fit is refused here
 
     def __call__(self, group: Group) -> list[tuple[Outcome, EpisodeRecord | None]]:
         """Run the episodes of a group, in step."""
@@ -263,7 +266,7 @@ class EpisodeRunner:
             mode=self.config.execution.mode,
             lanes=self.config.lanes,
             interface=self.conversion.summary,
-            provenance={**provenance(), "checkpoint": self.checkpoint, "config": asdict(self.config)},
+            provenance={**provenance(self._packages), "checkpoint": self.checkpoint, "config": asdict(self.config)},
             **kept,
         )
 
@@ -342,7 +345,8 @@ class _Watch:
     def _shoot(self, word: str = "") -> None:
         assert self._writer is not None
         assert self._env is not None
-        self._writer.add(self._env.render(), f"{self._caption} · tick {self._tick} {word}")
+        picture: Any = self._env.render()
+        self._writer.add(picture, f"{self._caption} · tick {self._tick} {word}")
 
 
 def _groups(
@@ -366,11 +370,12 @@ def _groups(
     return groups, films
 
 
-def _outcomes(runner: EpisodeRunner, config: RunConfig, groups: Sequence[Group], workers: int) -> Any:
-    """Each group with its outcomes, from this process or from several."""
+def _outcomes(
+    runner: EpisodeRunner, config: RunConfig, groups: Sequence[Group], workers: int
+) -> Iterator[list[tuple[Outcome, EpisodeRecord | None]]]:
+    """The outcomes of each group, from this process or from several."""
     if workers == 1 or len(groups) < 2:
-        for group in groups:
-            yield group, runner(group)
+        yield from map(runner, groups)
         return
     pool: Workers[Group, list[tuple[Outcome, EpisodeRecord | None]]] = Workers(
         min(workers, len(groups)), partial(EpisodeRunner, config)
@@ -378,9 +383,9 @@ def _outcomes(runner: EpisodeRunner, config: RunConfig, groups: Sequence[Group],
     try:
         for group, result in pool.results(groups):
             if isinstance(result, WorkerDied):
-                yield group, [(Outcome(seed, failed=True, reason=str(result)), None) for seed in group.seeds]
+                yield [(Outcome(seed, failed=True, reason=str(result)), None) for seed in group.seeds]
             else:
-                yield group, result
+                yield result
     finally:
         pool.close()
 

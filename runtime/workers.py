@@ -23,7 +23,7 @@ _ATTEMPTS = 2
 _run_group: Any = None  # in a worker process: what runs a group there
 
 
-class WorkerDied(RuntimeError):  # noqa: N818 - it says what happened
+class WorkerDied(RuntimeError):
     """A worker process ended without an answer, twice, on the same group."""
 
 

@@ -1,0 +1,1 @@
+"""Worlds in which something moves by itself."""

@@ -1,0 +1,1 @@
+"""Methods that add a few parameters to a network."""

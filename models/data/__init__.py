@@ -1,0 +1,1 @@
+"""What networks learn from."""

@@ -87,7 +87,11 @@ class Demonstrations:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         arrays = {f"observations/{key}": values for key, values in self.observations.items()}
         arrays |= {name: getattr(self, name) for name in ("actions", "lengths", "seeds", "success", "disturbed")}
-        save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, temporary, {"format": FORMAT, "meta": json.dumps(meta, sort_keys=True)})
+        save_file(
+            {k: np.ascontiguousarray(v) for k, v in arrays.items()},
+            temporary,
+            {"format": FORMAT, "meta": json.dumps(meta, sort_keys=True)},
+        )
         os.replace(temporary, path)
 
     @classmethod
@@ -100,7 +104,9 @@ class Demonstrations:
             if header.get("format") != FORMAT:
                 raise DemonstrationError(f"{path}: has format {header.get('format')!r}, expected {FORMAT!r}")
             prefix = "observations/"
-            observations = {name.removeprefix(prefix): arrays.pop(name) for name in list(arrays) if name.startswith(prefix)}
+            observations = {
+                name.removeprefix(prefix): arrays.pop(name) for name in list(arrays) if name.startswith(prefix)
+            }
             return cls(observations=observations, **arrays), json.loads(header["meta"])
         except (OSError, SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
             raise DemonstrationError(f"{path}: not a demonstration file ({error}); delete it to collect anew") from None
@@ -155,7 +161,13 @@ def collect(
         raise DemonstrationError(f"{world} has no expert() to learn from; choose an environment that offers one")
     space = env.action_space
     low, high = getattr(space, "low", None), getattr(space, "high", None)
-    if low is None or high is None or space.shape is None or len(space.shape) != 1 or not np.isfinite([low, high]).all():
+    if (
+        low is None
+        or high is None
+        or space.shape is None
+        or len(space.shape) != 1
+        or not np.isfinite([low, high]).all()
+    ):
         raise DemonstrationError(f"{world} has actions {space}, expected a bounded Box of one dimension")
 
     meta = {"env": world, "noise": noise, "correlation": correlation, "undisturbed": undisturbed}
@@ -163,7 +175,9 @@ def collect(
     if path is not None and path.exists():
         kept, its_meta = Demonstrations.load(path)
         if its_meta != meta:
-            raise DemonstrationError(f"{path} was collected with {its_meta}, asked for {meta}; delete it, or choose another folder")
+            raise DemonstrationError(
+                f"{path} was collected with {its_meta}, asked for {meta}; delete it, or choose another folder"
+            )
         parts = [kept.select(np.isin(kept.seeds, np.asarray(seeds)))]
     done = {int(seed) for part in parts for seed in part.seeds}
     missing = [seed for seed in seeds if seed not in done]

@@ -1,0 +1,1 @@
+"""Flow matching: schedules, the velocity network, the policy and its training."""

@@ -52,7 +52,9 @@ class FlowConfig:
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{argument}={value!r}, expected an integer of at least 1")
         if not isinstance(self.max_delay, int) or not 0 <= self.max_delay < self.horizon:
-            raise ValueError(f"max_delay={self.max_delay!r}, expected an integer with 0 <= max_delay < horizon={self.horizon}")
+            raise ValueError(
+                f"max_delay={self.max_delay!r}, expected an integer with 0 <= max_delay < horizon={self.horizon}"
+            )
         if not self.state and not self.pictures:
             raise ValueError("state and pictures are both empty; a policy needs at least one observation key")
         for key, shape in self.pictures.items():
@@ -170,9 +172,7 @@ class FlowPolicy(nn.Module):
         actions = self.normalize_action(batch["actions"])
         context = self.encode(batch["observation"])
         draw = draw_training(len(actions), self.config, generator, actions)
-        return flow_loss(
-            lambda x, tau: self.velocity(context, x, tau, batch["valid"]), actions, batch["valid"], *draw
-        )
+        return flow_loss(lambda x, tau: self.velocity(context, x, tau, batch["valid"]), actions, batch["valid"], *draw)
 
     def stream(
         self,
@@ -190,7 +190,9 @@ class FlowPolicy(nn.Module):
         delays, given = self._prefix(noise, prefixes)
         table = torch.stack([schedule.taus(d) for d in delays], dim=1).to(noise)  # [steps + 1, B, H]
         normal_given = self.normalize_action(given)
-        is_given = torch.arange(noise.shape[1], device=noise.device) < torch.tensor(delays, device=noise.device)[:, None]
+        is_given = (
+            torch.arange(noise.shape[1], device=noise.device) < torch.tensor(delays, device=noise.device)[:, None]
+        )
         some_given = bool(is_given.any())
         x = torch.where(is_given[..., None], normal_given, noise) if some_given else noise
         for step in range(schedule.steps):
@@ -250,7 +252,9 @@ def draw_training(size: int, config: FlowConfig, generator: torch.Generator, lik
     return Draw(noise, rho, delay)
 
 
-def flow_loss(velocity: Any, actions: Tensor, valid: Tensor, noise: Tensor, rho: Tensor, delay: Tensor) -> dict[str, Tensor]:
+def flow_loss(
+    velocity: Any, actions: Tensor, valid: Tensor, noise: Tensor, rho: Tensor, delay: Tensor
+) -> dict[str, Tensor]:
     """The loss of a field ``velocity(x, tau)`` on normalised ``actions`` [B, H, D] at drawn noise, times and delays.
 
     ``"loss"`` is the mean over counted actions of the mean squared error over their dimensions; an action counts

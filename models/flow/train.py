@@ -5,22 +5,13 @@ The same seed, options and library versions on the same kind of machine give the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from ..backend import Backend
-from ..checkpoint import load, name_for, save
-from ..data.demonstrations import DemonstrationError, Demonstrations, collect
 from ..normalization import Kind
-from ..optim.adamw import AdamW
-from ..training import Average, CosineSchedule, steps
-from .policy import FlowConfig, FlowPolicy
 
 EXPERT_SUCCESS = 0.9
 """What the expert must reach undisturbed; below it, demonstrations teach failure."""

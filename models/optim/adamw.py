@@ -28,11 +28,11 @@ class AdamW:
 
     def __post_init__(self) -> None:
         for argument, value, good in (
-            ("lr", self.lr, 0 < self.lr),
-            ("weight_decay", self.weight_decay, 0 <= self.weight_decay),
+            ("lr", self.lr, self.lr > 0),
+            ("weight_decay", self.weight_decay, self.weight_decay >= 0),
             ("beta1", self.beta1, 0 <= self.beta1 < 1),
             ("beta2", self.beta2, 0 <= self.beta2 < 1),
-            ("eps", self.eps, 0 < self.eps),
+            ("eps", self.eps, self.eps > 0),
         ):
             if not good:
                 raise ValueError(f"{argument}={value} is out of range; see AdamW for the ranges")

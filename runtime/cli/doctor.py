@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from .console import out, quiet, table
 
@@ -33,7 +34,9 @@ def doctor(
     else:
         shown = table("", "part", "detail")
         for part, state, detail in checks:
-            shown.add_row({"ok": "[green]ok[/]", "missing": "[yellow]-[/]", "broken": "[red]x[/]"}[state], part, detail)
+            shown.add_row(
+                {"ok": "[green]ok[/]", "missing": "[yellow]-[/]", "broken": "[red]x[/]"}[state], part, escape(detail)
+            )
         out.print(shown)
     if any(state == "broken" for _, state, _ in checks):
         raise typer.Exit(1)

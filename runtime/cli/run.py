@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ..executor import Execution
-from .console import err, out, progress_bar, quiet
+from .console import err, out, progress_bar, quiet, table
 
 DEMO_ENV, DEMO_AGENT, DEMO_EPISODES = "palaestra/robosuite.Lift-v0", "flow", 5
 
@@ -128,10 +129,14 @@ def _show(result: Any, record: Path | None) -> None:
     settings = [f"clock {config.clock}"]
     if config.clock == "virtual":
         settings.append(f"profile {config.profile or 'zero'}, mode {config.execution.mode}")
-    settings += [f"lanes {config.lanes}", f"interface {result.rows[0].interface.splitlines()[0]}"]
+    checked, *notes = result.rows[0].interface.split("; ")
+    settings += [f"lanes {config.lanes}", f"interface {checked.partition(':')[0]}"]
     if config.backend:
         settings.append(f"backend {config.backend}")
     out.print("  " + ", ".join(settings), soft_wrap=True)
+    for note in notes:
+        if not note.startswith("unchecked"):
+            out.print(f"  {note}", soft_wrap=True)
     rows = table("", "mean", "95 % interval", "n")
     for name, estimate in (("success", result.success), ("score", result.score)):
         if estimate:
@@ -146,7 +151,7 @@ def _show(result: Any, record: Path | None) -> None:
         rows.add_row(name, f"{sum(values) / len(values):.3f}", "", str(len(values)))
     out.print(rows)
     for row in [row for row in result.rows if row.failed][:5]:
-        out.print(f"[red]failed[/] seed {row.seed}: {row.reason}", soft_wrap=True)
+        out.print(f"[red]failed[/] seed {row.seed}: {escape(row.reason or '')}", soft_wrap=True)
     if result.failed > 5:
         out.print(f"[red]failed[/] and {result.failed - 5} more (`palaestra episodes --run {result.run_id}`)")
     done = f"{result.new} new episodes" if result.new < len(result.rows) else f"{len(result.rows)} episodes"

@@ -1,6 +1,6 @@
 """What the executor costs: per tick over a bare loop, and what workers and lanes bring. Ratios within one run.
 
-    python tests/benchmarks/bench_executor.py [--ticks 20000] [--episodes 64] [--part overhead|workers|lanes]
+python tests/benchmarks/bench_executor.py [--ticks 20000] [--episodes 64] [--part overhead|workers|lanes]
 """
 
 import argparse
@@ -10,6 +10,7 @@ import time
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
 from palaestra.agents.agent import ActionPart, Agent, Episode
 from palaestra.runtime.executor import Execution, Executor
 from palaestra.runtime.rollout import EpisodeRunner, Group, RunConfig, run
@@ -63,7 +64,9 @@ def overhead(ticks):
         extra.append((time.perf_counter() - began - bare) / ticks * 1e6)
         bare_us.append(bare / ticks * 1e6)
         assert outcome.ticks == ticks
-    print(f"executor: {statistics.median(extra):.1f} us per tick over a bare loop ({statistics.median(bare_us):.2f} us)")
+    print(
+        f"executor: {statistics.median(extra):.1f} us per tick over a bare loop ({statistics.median(bare_us):.2f} us)"
+    )
 
 
 def lanes(episodes):
@@ -93,8 +96,8 @@ def workers(episodes):
             seconds[n, count] = time.perf_counter() - began
     marginal = {n: (seconds[n, episodes] - seconds[n, 2]) / (episodes - 2) for n in (1, 2)}
     print(
-        f"workers: {episodes} episodes 1 -> {seconds[1, episodes]:.1f} s, 2 -> {seconds[2, episodes]:.1f} s; per further "
-        f"episode {marginal[1]:.3f} s and {marginal[2]:.3f} s, {marginal[1] / marginal[2]:.2f} times"
+        f"workers: {episodes} episodes 1 -> {seconds[1, episodes]:.1f} s, 2 -> {seconds[2, episodes]:.1f} s; "
+        f"per further episode {marginal[1]:.3f} s and {marginal[2]:.3f} s, {marginal[1] / marginal[2]:.2f} times"
     )
 
 

@@ -1,6 +1,7 @@
 """Agent and environment agree on what a number means, or the run does not start."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -110,8 +111,7 @@ def test_antipodal_axis_angle_by_hand():
 
 
 def test_a_share_of_a_rotation_applied_often_is_the_whole():
-    rng = np.random.default_rng(0)
-    whole = Reference.random(20, random_state=rng)
+    whole = Reference.from_quat(np.random.default_rng(0).normal(size=(20, 4)))
     for convention in CONVENTIONS:
         values = convert_rotation(whole.as_quat(), "quat_xyzw", convention)
         third = convert_rotation(values, convention, "quat_xyzw", fraction=1 / 3)
@@ -157,8 +157,8 @@ class Arm(gym.Env):
     def __init__(self, interface: Interface = ARM, observation: Any = None, bound: float = 1.0):
         self.interface = interface
         self.action_space = spaces.Box(-bound, bound, (sum(c.size for c in interface.action),), np.float32)
-        self.observation = observation if observation is not None else {"agent_pos": [0, 0, HALF, HALF, 0.5, -0.5]}
-        self.observation = {k: np.asarray(v, np.float32) for k, v in self.observation.items()}
+        sent = observation or {"agent_pos": [0, 0, HALF, HALF, 0.5, -0.5]}
+        self.observation = {k: np.asarray(v, np.float32) for k, v in sent.items()}
         self.observation_space = spaces.Dict(
             {k: spaces.Box(-np.pi, np.pi, v.shape, np.float32) for k, v in self.observation.items()}
         )
@@ -183,9 +183,9 @@ def with_action(card: Interface, *changed: Component) -> Interface:
     return replace(card, action=tuple(by_name.get(c.name, c) for c in card.action))
 
 
-def play(agent: Interface, env: gym.Env, *actions: list[float]) -> tuple[Any, list[np.ndarray]]:
+def play(agent: Interface, env: gym.Env, *actions: Sequence[float]) -> tuple[Any, list[np.ndarray]]:
     """The agent's first observation, and what the environment got."""
-    converted = reconcile(agent, interface_of(env)).apply(env)
+    converted = reconcile(agent, interface_of(env)).wrap(env)
     observation, _ = converted.reset(seed=0)
     assert converted.observation_space.contains(observation)
     for action in actions:
@@ -199,7 +199,7 @@ def play(agent: Interface, env: gym.Env, *actions: list[float]) -> tuple[Any, li
 def test_the_same_card_needs_no_wrapper():
     env = Arm()
     conversion = reconcile(ARM, env.interface, horizon=8)
-    assert conversion.apply(env) is env
+    assert conversion.wrap(env) is env
     assert conversion.checked
     assert conversion.summary == "checked"
 
@@ -264,7 +264,7 @@ def test_cause_state_not_sent():
     # the card promises it, the environment was made without
     env = Arm(observation={"pixels": [0, 0, 0]})
     with pytest.raises(InterfaceMismatch, match=r"'agent_pos'.*sends only 'pixels'"):
-        reconcile(ARM, ARM).apply(env)
+        reconcile(ARM, ARM).wrap(env)
 
 
 def test_cause_absolute_for_delta():
@@ -297,10 +297,11 @@ def test_cause_control_rate():
     env = Arm()
     env.infos = {1: {"event": {"time_s": 0.05}, "success": True}, 2: {"event": {"time_s": 0.1}, "success": False}}
     env.ends_at = 3
-    converted = reconcile(agent, ARM).apply(env)
+    converted = reconcile(agent, ARM).wrap(env)
     card = interface_of(converted)
     assert card is not None
     assert (card.control_hz, card.episode_ticks) == (10.0, 50)
+    assert isinstance(converted.action_space, spaces.Box)
     np.testing.assert_allclose(converted.action_space.high[:6], 2)  # deltas are shared out
     np.testing.assert_allclose(converted.action_space.high[6], 1)  # a grip is held
     converted.reset()
@@ -380,17 +381,29 @@ def test_order_of_components_and_left_out_observations():
     assert any("'eef_quat': left out" in note for note in notes)
 
 
+def test_cameras_are_compared_by_name():
+    front, wrist = (Component(name, 1, "image", frame=name) for name in ("front", "wrist"))
+    both = replace(ARM, observation={"pixels": (front, wrist)})
+    assert reconcile(replace(both, observation={"pixels": (wrist, front)}), both).identity
+    with pytest.raises(InterfaceMismatch, match="'wrist': the environment sends it, the agent expects no such"):
+        reconcile(replace(both, observation={"pixels": (front,)}), both)
+    with pytest.raises(InterfaceMismatch, match="'wrist': the agent expects it, the environment sends no such"):
+        reconcile(both, replace(both, observation={"pixels": (front,)}))
+
+
 def test_unknown_is_noted_not_guessed():
     assert not reconcile(None, ARM).checked
     assert "agent" in reconcile(None, ARM).summary
     assert not reconcile(ARM, None).checked
-    assert reconcile(None, None).apply(env := Arm()) is env
+    assert reconcile(None, None).wrap(env := Arm()) is env
     conversion = reconcile(replace(ARM, control_hz=None), replace(ARM, episode_ticks=None))
     assert not conversion.checked
     assert sum("unchecked" in note for note in conversion.notes) == 2
     without_unit = reconcile(with_action(ARM, replace(POSITION, unit="")), ARM)
     assert not without_unit.checked
     assert "unit" in without_unit.notes[0]
+    turn = replace(TURN, unit="", rotation="euler_xyz")
+    assert "taken for rad" in reconcile(with_action(ARM, turn), ARM).summary
 
 
 def test_a_normalized_rotation_is_shared_out_but_not_reinterpreted():
@@ -398,7 +411,7 @@ def test_a_normalized_rotation_is_shared_out_but_not_reinterpreted():
     _, actions = play(replace(card, control_hz=10.0, episode_ticks=50), Arm(card), [0, 0, 0, 1, 0, 2, 0])
     np.testing.assert_allclose(actions[0][3:6], [0.5, 0, 1])
     with pytest.raises(
-        InterfaceMismatch, match=r"rotation: the agent gives euler_xyz in 'rad'.*axis_angle in 'normalized'"
+        InterfaceMismatch, match=r"rotation: the agent gives euler_xyz in rad.*axis_angle in normalized"
     ):
         reconcile(with_action(ARM, replace(TURN, rotation="euler_xyz")), card)
 
@@ -406,7 +419,7 @@ def test_a_normalized_rotation_is_shared_out_but_not_reinterpreted():
 def test_what_leaves_the_bounds_is_clipped_and_counted():
     env = Arm()
     env.ends_at = 1
-    converted = reconcile(with_action(ARM, replace(TURN, rotation="euler_xyz")), ARM).apply(env)
+    converted = reconcile(with_action(ARM, replace(TURN, rotation="euler_xyz")), ARM).wrap(env)
     converted.reset()
     *_, info = converted.step(np.array([0, 0, 0, 3.0, 0, 0, 0], np.float32))
     assert env.actions[0][3] == 1.0

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+
 from palaestra.runtime.action_buffer import ActionBuffer, DelayEstimator
 
 plans = st.lists(

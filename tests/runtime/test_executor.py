@@ -6,13 +6,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from scipy.stats import kstest
+
 from palaestra.agents.agent import ActionPart, Agent, Call, Episode, StepAgent
 from palaestra.envs.interface import Component, Interface
 from palaestra.runtime.clock import Lockstep, Virtual
 from palaestra.runtime.executor import Execution, Executor
 from palaestra.runtime.latency import LatencyModel, profile
 from palaestra.runtime.reaction import ReactionTime, reaction_time
-from scipy.stats import kstest
 
 BOX = spaces.Box(-1e6, 1e6, (1,), np.float64)
 
@@ -165,7 +166,10 @@ def test_prefix_mode_tells_the_agent_what_will_run_anyway():
     for call in agent.calls[1:]:
         ran = world.actions[call.tick : call.tick + len(call.committed)]
         assert np.ravel(call.committed)[: len(ran)].tolist() == ran
-    assert run(agent, world, Virtual(LatencyModel("x", evaluation_ms=250.0)), mode="prefix", horizon=6).costs["stalls"] == 3
+    assert (
+        run(agent, world, Virtual(LatencyModel("x", evaluation_ms=250.0)), mode="prefix", horizon=6).costs["stalls"]
+        == 3
+    )
 
 
 def test_sync_mode_holds_and_then_runs_the_plan_from_its_start():
@@ -180,7 +184,9 @@ def test_an_agent_of_single_actions_acts_under_latency_too():
     world = World(ticks=20)
     latency = Virtual(LatencyModel("x", evaluation_ms=300.0))
     run(Planner(1, chunk=1), world, latency, mode="async", hold="hold_last")
-    assert world.actions == pytest.approx([0.0] * 6 + [3.003] * 3 + [6.006] * 3 + [9.009] * 3 + [12.012] * 3 + [15.015] * 2)
+    assert world.actions == pytest.approx(
+        [0.0] * 6 + [3.003] * 3 + [6.006] * 3 + [9.009] * 3 + [12.012] * 3 + [15.015] * 2
+    )
 
 
 def test_replan_in_is_obeyed():

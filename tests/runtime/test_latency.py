@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from palaestra.runtime.latency import LatencyModel, profile, profiles
 
 

@@ -2,6 +2,7 @@
 
 import gymnasium
 import pytest
+
 from palaestra.agents.scripted import Zero
 from palaestra.runtime.registry import agent_class, make_agent, make_env, split_env
 

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+
 from palaestra.agents.agent import StepAgent
 from palaestra.runtime.executor import Execution
 from palaestra.runtime.rollout import run

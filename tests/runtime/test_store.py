@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,16 +79,16 @@ def test_a_row_comes_back_as_it_was(url):
 
 def test_what_an_environment_reports_is_taken(url):
     store = Store(url)
-    row = replace(
-        ROW,
-        success=np.bool_(True),
-        score=float("nan"),
-        episode_return=np.float32("nan"),
-        ticks=np.int64(3),
-        metrics={"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": np.float32(0.5)},
-        reason="broken \0 \ud800 " + "x" * 10_000,
-        created_at=datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5))),
-    )
+    reported: dict[str, Any] = {
+        "success": np.bool_(True),
+        "score": float("nan"),
+        "episode_return": np.float32("nan"),
+        "ticks": np.int64(3),
+        "metrics": {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": np.float32(0.5)},
+        "reason": "broken \0 \ud800 " + "x" * 10_000,
+        "created_at": datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5))),
+    }
+    row = replace(ROW, **reported)
     store.add_episode(row)
     (back,) = store.episodes()
     assert (back.success, back.score, back.ticks) == (True, None, 3)

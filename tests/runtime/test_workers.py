@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
 from palaestra.runtime.workers import WorkerDied, Workers
 
 

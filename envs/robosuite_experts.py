@@ -1,0 +1,150 @@
+"""Scripted experts for robosuite tasks: from the simulator's state to a good action, at every tick anew.
+
+Each expert is a function of the present state, with no phase or clock of its own, so that it goes on sensibly
+from wherever noise, a takeover or another agent has left the arm. What it decides by (poses of hand and
+objects, the width of the grip) is in the observation too, so that a policy can learn it. They were written
+for the Panda at 20 Hz; ``tests/benchmarks/bench_robosuite.py --experts`` measures them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+
+if TYPE_CHECKING:
+    from .robosuite_arm import RobosuiteArm
+
+_DOWN = np.array([0.0, 0.0, -1.0])
+_METRES = 0.05  # what an action of 1 moves the goal by
+_RADIANS = 0.5
+_OPEN, _CLOSE = -1.0, 1.0
+
+
+def expert_for(arm: RobosuiteArm) -> Callable[[], np.ndarray]:
+    """The expert of an environment: call it for its action, a float32 array in [-1, 1], in the present state.
+
+    Raises ``ValueError`` for a task without an expert, or a controller that it does not speak.
+    """
+    if arm.task not in EXPERTS:
+        raise ValueError(f"task={arm.task!r} has no scripted expert; there is one for {', '.join(EXPERTS)}")
+    kinds = tuple((part.name, part.mode) for part in arm.interface.action)
+    if kinds != (("position", "delta"), ("rotation", "delta"), ("gripper", "absolute")):
+        raise ValueError(
+            f"the expert for {arm.task} moves one hand by position and rotation deltas, but this controller takes "
+            f"{', '.join(f'{mode} {name}' for name, mode in kinds)}; leave controller=None"
+        )
+    decide = EXPERTS[arm.task]
+    return lambda: decide(_Scene(arm))
+
+
+class _Scene:
+    """What the experts ask about the world, and how the hand is told to move. Metres, radians, world frame."""
+
+    def __init__(self, arm: RobosuiteArm) -> None:
+        self.model, self.data = arm.model, arm.data
+        self.task = arm.robosuite
+        robot = self.task.robots[0]
+        site = robot.eef_site_id[robot.arms[0]]
+        self.hand = self.data.site_xpos[site].copy()
+        self.rotation = self.data.site_xmat[site].reshape(3, 3).copy()
+        fingers = self.data.qpos[robot._ref_gripper_joint_pos_indexes[robot.arms[0]]]
+        self.width = float(np.abs(fingers).sum())
+        self.base = robot.part_controllers[robot.arms[0]].origin_ori
+
+    def body(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Position and rotation matrix of a body."""
+        body = self.data.body(name)
+        return body.xpos.copy(), body.xmat.reshape(3, 3).copy()
+
+    def grip(self, direction: np.ndarray, symmetry: float) -> np.ndarray:
+        """The horizontal finger axis nearest to the present one, of those that stand ``symmetry`` rad apart."""
+        now = np.arctan2(self.rotation[1, 1], self.rotation[0, 1])
+        angle = np.arctan2(direction[1], direction[0])
+        angle += symmetry * round((now - angle) / symmetry)
+        return np.array([np.cos(angle), np.sin(angle), 0.0])
+
+    def level(self) -> np.ndarray:
+        """The rotation that points the hand down and leaves its heading."""
+        return self.turn(self.grip(self.rotation[:, 1], np.pi))
+
+    def turn(self, fingers: np.ndarray) -> np.ndarray:
+        """The rotation, as axis times angle, that points the hand down with its finger axis along ``fingers``."""
+        goal = np.stack([np.cross(fingers, _DOWN), fingers, _DOWN], axis=1)
+        quaternion, vector = np.empty(4), np.empty(3)
+        mujoco.mju_mat2Quat(quaternion, (goal @ self.rotation.T).ravel())
+        mujoco.mju_quat2Vel(vector, quaternion, 1.0)
+        return vector
+
+    def move(self, target: np.ndarray, turn: np.ndarray, gripper: float, gain: float = 2.0) -> np.ndarray:
+        """One action towards a hand position and by a rotation, slower the nearer."""
+        position = gain * (self.base.T @ (target - self.hand)) / _METRES
+        rotation = gain * (self.base.T @ turn) / _RADIANS
+        return np.clip(np.concatenate([position, rotation, [gripper]]), -1, 1).astype(np.float32)
+
+
+def _funnel(scene: _Scene, target: np.ndarray, turn: np.ndarray, height: float, slack: float = 0.008) -> np.ndarray:
+    """``target``, raised by up to ``height`` while the hand is beside it or turned wrongly."""
+    aside = float(np.linalg.norm((target - scene.hand)[:2]))
+    wrong = max(0.0, aside - slack) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.15)
+    return target + np.array([0, 0, min(height, 3 * wrong)])
+
+
+def _near(scene: _Scene, point: np.ndarray, aside: float, along: float) -> bool:
+    """Whether the grip surrounds a point: within ``aside`` of it horizontally and ``along`` vertically."""
+    away = scene.hand - point
+    return bool(np.hypot(away[0], away[1]) < aside and abs(away[2]) < along)
+
+
+def _lift(scene: _Scene) -> np.ndarray:
+    cube, rotation = scene.body("cube_main")
+    turn = scene.turn(scene.grip(rotation[:, 0], np.pi / 2))
+    if _near(scene, cube, 0.03, 0.02) and 0.036 < scene.width < 0.048:  # the cube is 40 to 44 mm wide
+        return scene.move(scene.hand + [0, 0, 0.1], turn, _CLOSE)
+    if _near(scene, cube, 0.015, 0.015):
+        return scene.move(cube, turn, _CLOSE)
+    return scene.move(_funnel(scene, cube, turn, 0.08), turn, _OPEN)
+
+
+def _stack(scene: _Scene) -> np.ndarray:
+    red, rotation = scene.body("cubeA_main")
+    green, _ = scene.body("cubeB_main")
+    apart = green - red
+    aside, lift = float(np.linalg.norm(apart[:2])), -apart[2] - 0.045  # they are 40 and 50 mm high
+    if aside < 0.02 and lift < 0.004:  # it stands there: let go without pulling, then clear off
+        return scene.move(scene.hand + [0, 0, 0.05 * (scene.width > 0.05)], scene.level(), _OPEN)
+    if _near(scene, red, 0.03, 0.02) and 0.034 < scene.width < 0.046:
+        high = green[2] + 0.045 + min(0.03, 3 * max(0.0, aside - 0.01))
+        free = np.clip((lift + 0.015) / 0.02, 0, 1)  # up first, then across
+        return scene.move(scene.hand + [*(free * apart[:2]), high - red[2]], scene.level(), _CLOSE)
+    # Of the two ways to hold a cube take the one whose fingers do not come between the cubes.
+    side = min(rotation[:, 0], rotation[:, 1], key=lambda side: abs(float(side[:2] @ apart[:2])))
+    turn = scene.turn(scene.grip(side, np.pi))
+    if _near(scene, red, 0.015, 0.015):
+        return scene.move(red, turn, _CLOSE)
+    return scene.move(_funnel(scene, red, turn, 0.08), turn, _OPEN)
+
+
+def _door(scene: _Scene) -> np.ndarray:
+    latch, _ = scene.body("Door_latch")
+    _, door = scene.body("Door_door")
+    along, pull = door[:, 0], -door[:, 1]  # from the latch to the tip of its lever, and how the door opens
+    angle, opening = (float(scene.data.joint(f"Door_{name}").qpos[0]) for name in ("latch_joint", "hinge"))
+    turn = scene.turn(scene.grip(pull, np.pi))
+
+    def lever(at: float) -> np.ndarray:
+        """Where the hand holds the lever when that is turned down by ``at`` radians."""
+        return latch + 0.1 * pull + 0.11 * (np.cos(at) * along + np.sin(at) * _DOWN)
+
+    away = scene.hand - lever(angle)
+    if abs(away @ pull) > 0.02 or abs(away @ along) > 0.06 or away[2] > 0.07:
+        return scene.move(_funnel(scene, lever(angle), turn, 0.09), turn, _OPEN)
+    if angle < 1.2 and opening < 0.03:
+        return scene.move(lever(angle + 0.6), turn, _OPEN)
+    return scene.move(lever(angle) + 0.1 * pull, turn, _OPEN)
+
+
+EXPERTS: dict[str, Callable[[_Scene], np.ndarray]] = {"Lift": _lift, "Stack": _stack, "Door": _door}
+"""Task to expert: a function from the scene to an action."""
