@@ -61,18 +61,18 @@ class _Scene:
 
     def grip(self, direction: np.ndarray, symmetry: float) -> np.ndarray:
         """The horizontal finger axis nearest to the present one, of those that stand ``symmetry`` rad apart."""
-        now = np.arctan2(self.rotation[1, 1], self.rotation[0, 1])
+        now = np.arctan2(self.rotation[1, 0], self.rotation[0, 0])  # the Panda's fingers move along x of the hand
         angle = np.arctan2(direction[1], direction[0])
         angle += symmetry * round((now - angle) / symmetry)
         return np.array([np.cos(angle), np.sin(angle), 0.0])
 
     def level(self) -> np.ndarray:
         """The rotation that points the hand down and leaves its heading."""
-        return self.turn(self.grip(self.rotation[:, 1], np.pi))
+        return self.turn(self.grip(self.rotation[:, 0], np.pi))
 
-    def turn(self, fingers: np.ndarray) -> np.ndarray:
-        """The rotation, as axis times angle, that points the hand down with its finger axis along ``fingers``."""
-        goal = np.stack([np.cross(fingers, _DOWN), fingers, _DOWN], axis=1)
+    def turn(self, fingers: np.ndarray, pointing: np.ndarray = _DOWN) -> np.ndarray:
+        """The rotation, as axis times angle, to a finger axis and a direction that the hand points in."""
+        goal = np.stack([fingers, np.cross(pointing, fingers), pointing], axis=1)
         quaternion, vector = np.empty(4), np.empty(3)
         mujoco.mju_mat2Quat(quaternion, (goal @ self.rotation.T).ravel())
         mujoco.mju_quat2Vel(vector, quaternion, 1.0)
@@ -127,20 +127,26 @@ def _stack(scene: _Scene) -> np.ndarray:
     return scene.move(_funnel(scene, red, turn, 0.08), turn, _OPEN)
 
 
+TILT=0.8
 def _door(scene: _Scene) -> np.ndarray:
     latch, _ = scene.body("Door_latch")
     _, door = scene.body("Door_door")
     along, pull = door[:, 0], -door[:, 1]  # from the latch to the tip of its lever, and how the door opens
     angle, opening = (float(scene.data.joint(f"Door_{name}").qpos[0]) for name in ("latch_joint", "hinge"))
-    turn = scene.turn(scene.grip(pull, np.pi))
+    # Leaning back, or the hand, wider than its fingers, would touch the door before they surround the lever.
+    pointing = np.cos(TILT) * _DOWN - np.sin(TILT) * pull
+    fingers = np.cos(TILT) * pull + np.sin(TILT) * _DOWN
+    turn = scene.turn(fingers if fingers @ scene.rotation[:, 0] > 0 else -fingers, pointing)
 
     def lever(at: float) -> np.ndarray:
         """Where the hand holds the lever when that is turned down by ``at`` radians."""
-        return latch + 0.1 * pull + 0.11 * (np.cos(at) * along + np.sin(at) * _DOWN)
+        return latch + 0.1 * pull + 0.12 * (np.cos(at) * along + np.sin(at) * _DOWN)
 
     away = scene.hand - lever(angle)
-    if abs(away @ pull) > 0.02 or abs(away @ along) > 0.06 or away[2] > 0.07:
-        return scene.move(_funnel(scene, lever(angle), turn, 0.09), turn, _OPEN)
+    outside, aside = -float(away @ pointing), away - (away @ pointing) * pointing
+    if outside > 0.05 or np.linalg.norm(aside) > 0.07:
+        wrong = max(0.0, float(np.linalg.norm(aside)) - 0.008) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.15)
+        return scene.move(lever(angle) - min(0.09, 3 * wrong) * pointing, turn, _OPEN)
     if angle < 1.2 and opening < 0.03:
         return scene.move(lever(angle + 0.6), turn, _OPEN)
     return scene.move(lever(angle) + 0.1 * pull, turn, _OPEN)

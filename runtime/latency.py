@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from ..models.spec import nearest
 
@@ -68,7 +69,7 @@ def profile(text: str) -> LatencyModel:
 
 
 def _inline(text: str) -> LatencyModel:
-    values = {}
+    values: dict[str, Any] = {}
     for pair in text.split(","):
         key, _, value = pair.partition("=")
         if key not in _KEYS:

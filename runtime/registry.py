@@ -107,7 +107,7 @@ def make_env(text: str, render: bool = False) -> gymnasium.Env:
     """
     world, perturbations = split_env(text)
     _know(world.name)
-    options = dict(world.options)
+    options: dict[str, Any] = dict(world.options)
     if render:
         options["render_mode"] = "rgb_array"
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ class _RootIsNoTestPackage:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         if path == ROOT:
-            return pytest.Dir.from_parent(parent, path=path)  # type: ignore[no-any-return]
+            return pytest.Dir.from_parent(parent, path=path)
         return None
 
 

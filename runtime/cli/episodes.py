@@ -35,6 +35,7 @@ def episodes(
     rows = store.episodes(run_id=run, env_id=env, agent=agent, limit=None if as_json else limit)
     if not rows:
         raise ValueError(f"run={run!r} has no stored episodes in {store.location()}; see `palaestra episodes`")
+    rows = sorted(rows, key=lambda row: row.position)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], default=str, ensure_ascii=False))
         return

@@ -46,4 +46,4 @@ def test_a_broken_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"broken\.json is not a file of latency profiles"):
         profile(str(file))
     with pytest.raises(ValueError, match="seven"):
-        LatencyModel("x", encode_ms="seven")  # type: ignore[arg-type]
+        LatencyModel("x", encode_ms="seven")
