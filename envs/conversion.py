@@ -13,18 +13,17 @@ equivalent (a rotation convention, a gripper's range, a unit, a rate that divide
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import ArrayLike
-from scipy.spatial.transform import Rotation as _Rotation
 
-from .interface import ROTATION_SIZE, Component, Interface, InterfaceMismatch, Rotation
+from .interface import Component, Interface, InterfaceMismatch, Rotation
+from .rotations import ANGLED, convert_rotation, rotation_bound
+from .units import parse_unit, to_radians
 
 # A rate that is off by less than this is the same rate (29.97 Hz and 30 Hz): half a tick in 250 ticks.
 _RATE_TOLERANCE = 0.002
@@ -210,109 +209,6 @@ def interface_of(env: gym.Env) -> Interface | None:
     return card if isinstance(card, Interface) else None
 
 
-# Rotations ----------------------------------------------------------------------------------------------------
-
-_QUATERNIONS = ("quat_xyzw", "quat_wxyz")
-_ANGLED = ("axis_angle", "euler_xyz")  # the conventions whose numbers have a unit
-# An exact reordering exists between these: no arithmetic, so a quaternion also keeps its sign.
-_REORDER = {
-    ("quat_wxyz", "quat_xyzw"): [1, 2, 3, 0],
-    ("quat_xyzw", "quat_wxyz"): [3, 0, 1, 2],
-    ("rot6d_columns", "rot6d_rows"): [0, 3, 1, 4, 2, 5],
-    ("rot6d_rows", "rot6d_columns"): [0, 2, 4, 1, 3, 5],
-}
-# Within this of a half turn, quaternions of either sign and axes of either sign are one rotation up to rounding.
-_HALF_TURN = 1e-6
-# Components of an axis below this do not decide its sign: noise would.
-_SIGN_FLOOR = 1e-3
-
-
-def convert_rotation(values: ArrayLike, source: Rotation, target: Rotation, fraction: float = 1.0) -> np.ndarray:
-    """Rotations [..., S] of convention ``source`` as ``target``, float64 [..., T]; angles in rad.
-
-    The conventions are those of :class:`Component`; a ``matrix`` is row-major. ``fraction`` scales the rotation
-    about its own axis (1/n of it, applied n times, is the whole). The result is canonical wherever a rotation
-    has several names: axis-angle has an angle in [0, pi], a quaternion has w >= 0, and at a half turn the first
-    component of the axis that is not close to zero is positive; so ``q`` and ``-q`` give the same numbers.
-    Between two quaternion orders, or two layouts of six numbers, the values are only reordered.
-
-    Six numbers become a rotation by Gram-Schmidt ("On the Continuity of Rotation Representations in Neural
-    Networks", section B). Raises ``ValueError`` for values that are no rotation: not finite, a quaternion of
-    length zero, parallel columns, a reflection.
-    """
-    for convention in (source, target):
-        if convention not in ROTATION_SIZE:
-            raise ValueError(f"rotation convention {convention!r} is not one of {get_args(Rotation)}")
-    values = np.asarray(values, np.float64)
-    if values.shape[-1:] != (ROTATION_SIZE[source],):
-        raise ValueError(f"{source} has {ROTATION_SIZE[source]} numbers, got an array of shape {values.shape}")
-    if fraction == 1.0 and (source, target) in _REORDER:
-        return values[..., _REORDER[source, target]]
-    if not np.isfinite(values).all():
-        raise ValueError(f"{source} is not a rotation: {_short(values)} is not finite")
-    batch = values.shape[:-1]
-    rotation = _decode(values.reshape(-1, ROTATION_SIZE[source]), source)
-    if fraction != 1.0:
-        rotation = _Rotation.from_rotvec(rotation.as_rotvec() * fraction)
-    return _encode(rotation, target).reshape(*batch, ROTATION_SIZE[target])
-
-
-def _decode(values: np.ndarray, source: Rotation) -> _Rotation:
-    if source in _QUATERNIONS:
-        if (np.linalg.norm(values, axis=-1) < 1e-9).any():
-            raise ValueError(f"{source} is not a rotation: {_short(values)} has length zero")
-        return _Rotation.from_quat(values if source == "quat_xyzw" else values[:, [1, 2, 3, 0]])
-    if source == "axis_angle":
-        return _Rotation.from_rotvec(values)
-    if source == "euler_xyz":
-        return _Rotation.from_euler("XYZ", values)
-    if source == "matrix":
-        matrix = values.reshape(-1, 3, 3)
-        if (np.linalg.det(matrix) < 1e-9).any():
-            raise ValueError(f"matrix is not a rotation: {_short(values)} is singular or a reflection")
-        return _Rotation.from_matrix(matrix)
-    columns = values.reshape(-1, 2, 3) if source == "rot6d_columns" else values.reshape(-1, 3, 2).swapaxes(1, 2)
-    first, second = columns[:, 0], columns[:, 1]
-    length = np.linalg.norm(first, axis=-1, keepdims=True)
-    first = first / np.maximum(length, 1e-12)
-    second = second - (first * second).sum(-1, keepdims=True) * first
-    height = np.linalg.norm(second, axis=-1, keepdims=True)
-    if (length < 1e-9).any() or (height < 1e-9).any():
-        raise ValueError(f"{source} is not a rotation: {_short(values)} has parallel or vanishing columns")
-    second = second / height
-    return _Rotation.from_matrix(np.stack([first, second, np.cross(first, second)], axis=-1))
-
-
-def _encode(rotation: _Rotation, target: Rotation) -> np.ndarray:
-    quaternion = _canonical(rotation.as_quat())
-    if target in _QUATERNIONS:
-        return quaternion if target == "quat_xyzw" else quaternion[:, [3, 0, 1, 2]]
-    rotation = _Rotation.from_quat(quaternion)
-    if target == "axis_angle":
-        return rotation.as_rotvec()
-    if target == "euler_xyz":
-        with warnings.catch_warnings():  # at gimbal lock one of the many equal answers is as good as another
-            warnings.simplefilter("ignore", UserWarning)
-            return rotation.as_euler("XYZ")
-    matrix = rotation.as_matrix()
-    if target == "matrix":
-        return matrix.reshape(-1, 9)
-    columns = matrix[:, :, :2]
-    return (columns.swapaxes(1, 2) if target == "rot6d_columns" else columns).reshape(-1, 6)
-
-
-def _canonical(quaternion: np.ndarray) -> np.ndarray:
-    """Of ``q`` and ``-q`` (xyzw) always the same one."""
-    axis, w = quaternion[:, :3], quaternion[:, 3]
-    half_turn = np.abs(w) < _HALF_TURN
-    significant = np.abs(axis) > _SIGN_FLOOR
-    first = np.take_along_axis(axis, significant.argmax(axis=1)[:, None], axis=1)[:, 0]
-    flip = np.where(half_turn, first < 0, w < 0)
-    quaternion = np.where(flip[:, None], -quaternion, quaternion)
-    quaternion[half_turn, 3] = 0.0
-    return quaternion + 0.0  # -0.0 would decide the sign of an Euler angle
-
-
 # Vectors ------------------------------------------------------------------------------------------------------
 
 
@@ -371,7 +267,7 @@ class _Map:
         ends = np.stack([(space.low - self.offset) / self.scale, (space.high - self.offset) / self.scale])
         low[..., self.index], high[..., self.index] = ends.min(axis=0), ends.max(axis=0)
         for turn in self.turns:
-            bound = _rotation_bound(turn.angles.source) / turn.angles.scale
+            bound = rotation_bound(turn.angles.source) / turn.angles.scale
             low[..., turn.at], high[..., turn.at] = -bound, bound
         return _rounded_box(low, high, space.dtype)
 
@@ -381,7 +277,7 @@ class _Map:
         ends = np.stack([space.low[..., self.index], space.high[..., self.index]]) * self.scale + self.offset
         low, high = ends.min(axis=0), ends.max(axis=0)
         for turn in self.turns:
-            bound = _rotation_bound(turn.angles.target) * turn.angles.out_scale
+            bound = rotation_bound(turn.angles.target) * turn.angles.out_scale
             low[..., turn.out], high[..., turn.out] = -bound, bound
         return _rounded_box(low, high, space.dtype if np.dtype(space.dtype).kind == "f" else np.float32)
 
@@ -397,10 +293,6 @@ def _box(space: spaces.Space, size: int, name: str) -> spaces.Box:
 def _rounded_box(low: np.ndarray, high: np.ndarray, dtype: Any) -> spaces.Box:
     """A Box whose bounds, rounded to ``dtype``, still hold every value that rounds to ``dtype`` within them."""
     return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
-
-
-def _rotation_bound(rotation: Rotation) -> float:
-    return math.pi if rotation in _ANGLED else 1.0
 
 
 # Comparison ---------------------------------------------------------------------------------------------------
@@ -592,13 +484,13 @@ class _Comparison:
     def rotation(self, sides: _Sides, source: Component, target: Component, share: float) -> _Angles | None:
         assert source.rotation is not None
         assert target.rotation is not None
-        scale, out_scale = _to_radians(source), _to_radians(target)
+        scale, out_scale = to_radians(source), to_radians(target)
         ours, theirs = (f"{c.rotation} in {c.unit or 'an unknown unit'}" for c in (source, target))
         if scale is None or out_scale is None:
             said = sides.say(target.name, "rotation", ours, theirs)
             self.problems.append(f"{said}; what a controller scales has no angle that could be used; {sides.remedy}")
             return None
-        if any(c.rotation in _ANGLED and not c.unit for c in (source, target)):
+        if any(c.rotation in ANGLED and not c.unit for c in (source, target)):
             self.unknown.append(f"{sides.say(target.name, 'rotation', ours, theirs)}; taken for rad")
         if source.rotation != target.rotation:
             said = sides.say(target.name, "rotation", source.rotation, target.rotation)
@@ -618,14 +510,14 @@ class _Comparison:
         return scale, to_closed - closed * scale
 
     def unit(self, sides: _Sides, source: Component, target: Component, share: float) -> tuple[float, float] | None:
-        without = source.quantity == "text" or source.rotation not in (None, *_ANGLED)
+        without = source.quantity == "text" or source.rotation not in (None, *ANGLED)
         if source.unit == target.unit or without:
             return share, 0.0
         if not source.unit or not target.unit:
             said = sides.say(target.name, "unit", source.unit or "unknown", target.unit or "unknown")
             self.unknown.append(said)
             return share, 0.0
-        ours, theirs = _parse_unit(source.unit), _parse_unit(target.unit)
+        ours, theirs = parse_unit(source.unit), parse_unit(target.unit)
         if ours is None or theirs is None or ours[1] != theirs[1]:
             self.refuse(sides, target, "unit", source.unit, target.unit)
             return None
@@ -638,60 +530,9 @@ class _Comparison:
         self.problems.append(f"{sides.say(target.name, what, ours, theirs)}; {sides.remedy}")
 
 
-# Units --------------------------------------------------------------------------------------------------------
-
-_LENGTH, _ANGLE, _TIME, _MASS = np.eye(4, dtype=int)
-_UNITS: dict[str, tuple[float, np.ndarray]] = {
-    "m": (1.0, _LENGTH),
-    "cm": (1e-2, _LENGTH),
-    "mm": (1e-3, _LENGTH),
-    "rad": (1.0, _ANGLE),
-    "deg": (math.pi / 180, _ANGLE),
-    "s": (1.0, _TIME),
-    "ms": (1e-3, _TIME),
-    "Hz": (1.0, -_TIME),
-    "kg": (1.0, _MASS),
-    "g": (1e-3, _MASS),
-    "N": (1.0, _MASS + _LENGTH - 2 * _TIME),
-    "mN": (1e-3, _MASS + _LENGTH - 2 * _TIME),
-    "kN": (1e3, _MASS + _LENGTH - 2 * _TIME),
-}
-
-
-def _parse_unit(unit: str) -> tuple[float, tuple[int, ...]] | None:
-    """Factor to SI and exponents of length, angle, time and mass; ``None`` for what is no such unit."""
-    text = unit.replace("²", "^2").replace("Nm", "N·m").replace("⋅", "·").replace("*", "·")
-    factor, dimension = 1.0, np.zeros(4, int)
-    for position, group in enumerate(text.split("/")):
-        sign = -1 if position else 1
-        for term in group.split("·"):
-            base, _, power = term.strip().partition("^")
-            if base not in _UNITS or not (power or "1").isdecimal():
-                return None
-            exponent = sign * int(power or 1)
-            factor *= _UNITS[base][0] ** exponent
-            dimension = dimension + exponent * _UNITS[base][1]
-    return factor, tuple(int(x) for x in dimension)
-
-
-def _to_radians(component: Component) -> float | None:
-    """Factor from a rotation's unit to rad; 1 where the convention has no unit, ``None`` where it is no angle."""
-    if component.rotation not in _ANGLED or not component.unit:
-        return 1.0
-    parsed = _parse_unit(component.unit)
-    return parsed[0] if parsed is not None and parsed[1] == tuple(_ANGLE) else None
-
-
-# Words --------------------------------------------------------------------------------------------------------
-
-
 def _names(names: Any) -> str:
     return ", ".join(repr(str(n)) for n in names) or "nothing"
 
 
 def _hz(rate: float | None) -> str:
     return "an unknown rate" if rate is None else f"{rate:g} Hz"
-
-
-def _short(values: np.ndarray) -> str:
-    return np.array2string(np.asarray(values).ravel()[:9], precision=3, separator=", ")

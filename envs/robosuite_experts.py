@@ -143,14 +143,16 @@ def _door(scene: _Scene) -> np.ndarray:
         return latch + 0.1 * pull + 0.12 * (np.cos(at) * along + np.sin(at) * _DOWN)
 
     away = scene.hand - lever(angle)
-    outside, aside = -float(away @ pointing), away - (away @ pointing) * pointing
-    if outside > 0.05 or np.linalg.norm(aside) > 0.07:
-        wrong = max(0.0, float(np.linalg.norm(aside)) - 0.008) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.15)
+    before, across, beside = -float(away @ pointing), float(away @ fingers), float(away @ along)
+    held = angle > 0.3 or opening > 0.03  # the lever springs back by itself
+    if before > 0.04 or abs(beside) > 0.07 or abs(across) > (0.08 if held else 0.02):
+        wrong = max(0.0, float(np.hypot(across, beside)) - 0.01) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.15)
         return scene.move(lever(angle) - min(0.09, 3 * wrong) * pointing, turn, _OPEN)
     if angle < 1.2 and opening < 0.03:
-        return scene.move(lever(angle + 0.6), turn, _OPEN)
-    return scene.move(lever(angle) + 0.1 * pull, turn, _OPEN)
+        return scene.move(lever(angle + LEAD), turn, _OPEN)
+    return scene.move(scene.hand + PULL * pull, turn, _OPEN)
 
 
+LEAD=.4; PULL=.025
 EXPERTS: dict[str, Callable[[_Scene], np.ndarray]] = {"Lift": _lift, "Stack": _stack, "Door": _door}
 """Task to expert: a function from the scene to an action."""

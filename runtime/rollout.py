@@ -25,10 +25,11 @@ from .clock import Clock, Lockstep, Virtual
 from .executor import Execution, Executor, Outcome, Watcher
 from .latency import profile
 from .provenance import config_hash, provenance
-from .recording import EpisodeRecord, Recorder, VideoWriter, concatenate
+from .recording import EpisodeRecord, Recorder
 from .registry import make_agent, make_env
 from .statistics import Estimate, mean, rate
 from .store import EpisodeRow, Store
+from .video import VideoWriter, concatenate
 from .workers import WorkerDied, Workers
 
 VIDEO_EPISODES = 3  # the first episodes of a run are filmed, the rest would only be longer

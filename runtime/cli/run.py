@@ -163,7 +163,7 @@ def _show(result: Any, record: Path | None) -> None:
 
 
 _COSTS = {
-    "evaluations": "network evaluations",
+    "evaluations": "evaluations",
     "compute_ms": "computing a plan, ms",
     "ttfa_ms": "time to first action, ms",
     "reaction_ms": "reaction to an event, ms",

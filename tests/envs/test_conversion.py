@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation as Reference
 
-from palaestra.envs.conversion import Converted, convert_rotation, interface_of, reconcile
+from palaestra.envs.conversion import Converted, interface_of, reconcile
 from palaestra.envs.interface import ROTATION_SIZE, Component, Interface, InterfaceMismatch, Rotation
+from palaestra.envs.rotations import convert_rotation
 
 CONVENTIONS = get_args(Rotation)
 HALF = np.sqrt(0.5)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from palaestra.envs.offscreen import available
 from palaestra.runtime.cli.main import main
 

@@ -14,8 +14,9 @@ import pytest
 from gymnasium import spaces
 
 from palaestra.agents.agent import Transition
-from palaestra.runtime import recording
-from palaestra.runtime.recording import EpisodeRecord, Recorder, VideoWriter, concatenate
+from palaestra.runtime import recording, video
+from palaestra.runtime.recording import EpisodeRecord, Recorder
+from palaestra.runtime.video import VideoWriter, concatenate
 
 
 class World(gym.Env):
@@ -249,7 +250,7 @@ def test_a_caption_stands_below_the_picture(tmp_path):
     strip = frames[0, 240:].astype(int).mean(axis=-1)
     assert strip[:, 4:200].max() > 150, "ink"
     assert strip[:, 310:].max() < 60, "and room to spare"
-    long = recording._written("a very long caption " * 20, 320, 18)
+    long = video._written("a very long caption " * 20, 320, 18)
     assert long[:, -3:].max() < 60, "what is too long is cut, not run over"
 
 
