@@ -148,7 +148,8 @@ def test_third_party_chatter_stays_off_stdout(tmp_path):
     )
     for workers in ("1", "2"):
         command = [sys.executable, "-m", "palaestra", "run", "chatty/C-v0", "random", "-n", "2", "--json"]
-        done = subprocess.run([*command, "--workers", workers], cwd=tmp_path, capture_output=True, text=True, check=True)
+        command += ["--workers", workers]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert json.loads(done.stdout)["episodes"] == 2
 
 

@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from palaestra.agents.agent import Transition
-from palaestra.runtime import recording, video
+from palaestra.runtime import video
 from palaestra.runtime.recording import EpisodeRecord, Recorder
 from palaestra.runtime.video import VideoWriter, concatenate
 
