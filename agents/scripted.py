@@ -7,6 +7,7 @@ This is the file to read before writing an agent: :class:`Random` keeps a noise 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,9 @@ class Random(StepAgent):
         space = episode.action_space
         seed = int(np.random.default_rng(episode.seed).integers(2**31))
         if not isinstance(space, spaces.Box):
-            space.seed(seed)
-            return space.sample
+            own = deepcopy(space)  # sampling must not move the random stream of the environment's own space
+            own.seed(seed)
+            return own.sample
         generator = np.random.default_rng(seed)
         bounded = np.isfinite(space.low) & np.isfinite(space.high)
         low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)

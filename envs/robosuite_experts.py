@@ -127,32 +127,51 @@ def _stack(scene: _Scene) -> np.ndarray:
     return scene.move(_funnel(scene, red, turn, 0.08), turn, _OPEN)
 
 
-TILT=0.8
 def _door(scene: _Scene) -> np.ndarray:
     latch, _ = scene.body("Door_latch")
     _, door = scene.body("Door_door")
     along, pull = door[:, 0], -door[:, 1]  # from the latch to the tip of its lever, and how the door opens
     angle, opening = (float(scene.data.joint(f"Door_{name}").qpos[0]) for name in ("latch_joint", "hinge"))
-    # Leaning back, or the hand, wider than its fingers, would touch the door before they surround the lever.
-    pointing = np.cos(TILT) * _DOWN - np.sin(TILT) * pull
-    fingers = np.cos(TILT) * pull + np.sin(TILT) * _DOWN
-    turn = scene.turn(fingers if fingers @ scene.rotation[:, 0] > 0 else -fingers, pointing)
+    # The hand is wider than its fingers reach, so it leans back from the door to surround the lever.
+    lean = 0.8
+    pointing = np.cos(lean) * _DOWN - np.sin(lean) * pull
+    fingers = np.cos(lean) * pull + np.sin(lean) * _DOWN
+    fingers = fingers if fingers @ scene.rotation[:, 0] > 0 else -fingers
+    turn = scene.turn(fingers, pointing)
 
     def lever(at: float) -> np.ndarray:
-        """Where the hand holds the lever when that is turned down by ``at`` radians."""
+        """The place to hold the lever, near its tip, when it is turned down by ``at`` radians."""
         return latch + 0.1 * pull + 0.12 * (np.cos(at) * along + np.sin(at) * _DOWN)
 
     away = scene.hand - lever(angle)
     before, across, beside = -float(away @ pointing), float(away @ fingers), float(away @ along)
-    held = angle > 0.3 or opening > 0.03  # the lever springs back by itself
-    if before > 0.04 or abs(beside) > 0.07 or abs(across) > (0.08 if held else 0.02):
+    turned = angle > 0.3 or opening > 0.03  # by the hand: left alone it springs back
+    if before > 0.04 or abs(beside) > 0.07 or abs(across) > (0.08 if turned else 0.02):
         wrong = max(0.0, float(np.hypot(across, beside)) - 0.01) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.15)
         return scene.move(lever(angle) - min(0.09, 3 * wrong) * pointing, turn, _OPEN)
-    if angle < 1.2 and opening < 0.03:
-        return scene.move(lever(angle + LEAD), turn, _OPEN)
-    return scene.move(scene.hand + PULL * pull, turn, _OPEN)
+    if angle < 1.2 and opening < 0.03:  # the bolt is free from about 1.15 rad
+        return scene.move(lever(angle + 0.4), turn, _OPEN)
+    return scene.move(scene.hand + 0.025 * pull, turn, _OPEN)  # hooked behind the lever; nowhere else to push
 
 
-LEAD=.4; PULL=.025
-EXPERTS: dict[str, Callable[[_Scene], np.ndarray]] = {"Lift": _lift, "Stack": _stack, "Door": _door}
+def _nut_round(scene: _Scene) -> np.ndarray:
+    nut, rotation = scene.body("RoundNut_main")
+    peg, _ = scene.body("peg2")
+    handle = nut + 0.074 * rotation[:, 0]
+    apart = (peg - nut)[:2]
+    aside = float(np.linalg.norm(apart))
+    if _near(scene, handle, 0.03, 0.02) and 0.025 < scene.width < 0.04:  # the handle is 32 mm wide
+        if aside < 0.008:
+            return scene.move(scene.hand + [*apart, -0.1], scene.level(), _CLOSE)
+        high = 1.0 - nut[2]  # the peg ends at 0.95
+        free = np.clip((nut[2] - 0.965) / 0.02, 0, 1)  # up first, then across
+        return scene.move(scene.hand + [*(free * apart), high], scene.level(), _CLOSE)
+    turn = scene.turn(scene.grip(rotation[:, 1], np.pi))
+    target = handle + [0, 0, 0.004]  # the fingertips reach 12 mm further
+    if _near(scene, target, 0.012, 0.012) and np.linalg.norm(turn) < 0.2:
+        return scene.move(target, turn, _CLOSE)
+    return scene.move(_funnel(scene, target, turn, 0.08), turn, _OPEN)
+
+
+EXPERTS: dict[str, Callable[[_Scene], np.ndarray]] = {"Lift": _lift, "Stack": _stack, "Door": _door, "NutAssemblyRound": _nut_round}
 """Task to expert: a function from the scene to an action."""
