@@ -70,7 +70,7 @@ def flow(
             losses = " ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
             bar(progress.done, f"{progress.phase} {losses}", progress.total)
 
-        command = shlex.join(["palaestra", *sys.argv[1:]])
+        command = _command(sys.argv[1:])
         weights = train(world, recipe, target, backend=method, start=start, progress=show, card={"command": command})
         world.close()
     trained_s = time.perf_counter() - began
@@ -83,6 +83,12 @@ def flow(
         out.print(f"{name}: success {_interval(score['success'])}, score {_interval(score['score'])}, n {evaluate}")
     out.print(f"trained in {trained_s:.0f} s: {weights}", soft_wrap=True)
     out.print(f"run it: palaestra run {env} flow:checkpoint={weights}", soft_wrap=True)
+
+
+def _command(arguments: list[str]) -> str:
+    """The call as it goes on the card: without the folder, which says nothing about the result."""
+    kept = [a for before, a in zip(["", *arguments], arguments, strict=False) if "--out" not in (before, a)]
+    return shlex.join(["palaestra", *(a for a in kept if not a.startswith("--out="))])
 
 
 def _evaluate(env: str, weights: Path, episodes: int) -> dict[str, Any]:
