@@ -103,6 +103,11 @@ class Agent(ABC):
     encode_every: int = 0
     privileged: bool = False
 
+    @property
+    def learns(self) -> bool:
+        """Whether ``learn`` does anything; such an agent needs a world that waits for it."""
+        return type(self).learn is not Agent.learn
+
     def reset(self, episode: Episode) -> Memory:
         """Begin an episode; returns its memory. The default has none."""
         return None

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from ..models.checkpoint import Checkpoint
 from ..models.data.demonstrations import flatten
 from ..models.flow.policy import FlowConfig, FlowPolicy
 from ..models.flow.schedules import ConstantSchedule
@@ -52,16 +53,11 @@ class Flow(NetworkAgent):
         self._samples = samples
 
     @classmethod
-    def from_checkpoint(
-        cls,
-        config: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        card: Mapping[str, Any],
-        *,
-        steps: int | None = None,
-        execute: int | None = None,
+    def from_checkpoint(  # type: ignore[override]  # its options
+        cls, checkpoint: Checkpoint, *, steps: int | None = None, execute: int | None = None
     ) -> Flow:
         """The agent of a checkpoint, whose tensors are ``policy.*`` and, for calibration, ``samples.*``."""
+        config, tensors, card = checkpoint
         weights = {n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")}
         policy = FlowPolicy.from_tensors(FlowConfig.from_json(config), weights)
         sampling = card.get("sampling", {})
@@ -79,13 +75,11 @@ class Flow(NetworkAgent):
 
     def calibration(self, n: int) -> Mapping[str, Any] | None:
         """Up to ``n`` training samples that the checkpoint carries."""
-        if self._samples is None:
+        if not self._samples:
             return None
-        return {
-            "observation": {key: value[:n] for key, value in self._samples["observation"].items()},
-            "actions": self._samples["actions"][:n],
-            "valid": self._samples["valid"][:n],
-        }
+        observation = {key: value[:n] for key, value in self._samples["observation"].items()}
+        rest = {key: value[:n] for key, value in self._samples.items() if key != "observation"}
+        return {"observation": observation, **rest}
 
     def reset(self, episode: Episode) -> FlowMemory:
         """Check the spaces against the checkpoint; the memory draws its noise from the episode's seed alone."""
@@ -157,7 +151,7 @@ class Flow(NetworkAgent):
         if d > self.config.max_delay:
             raise ValueError(
                 f"{d} actions are committed, but this checkpoint was trained to continue at most "
-                f"max_delay={self.config.max_delay}; plan earlier, use a faster profile, or train with a larger max_delay"
+                f"max_delay={self.config.max_delay}; plan earlier, or train with a larger max_delay"
             )
         need = call.need or min(self.execute, horizon - d)
         if d + need > horizon:
@@ -168,9 +162,13 @@ class Flow(NetworkAgent):
         return need
 
 
-def _samples(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
-    prefix = "samples.observation."
-    observation = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    if not observation:
-        return None
-    return {"observation": observation, "actions": tensors["samples.actions"], "valid": tensors["samples.valid"]}
+def _samples(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    prefix = "samples."
+    samples: dict[str, Any] = {}
+    for name in (n.removeprefix(prefix) for n in tensors if n.startswith(prefix)):
+        head, _, key = name.partition(".")
+        if key:
+            samples.setdefault(head, {})[key] = tensors[prefix + name]
+        else:
+            samples[name] = tensors[prefix + name]
+    return samples

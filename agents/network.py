@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import Space, spaces
-from torch import Tensor, nn
+from torch import nn
 
 from ..envs.interface import Interface, InterfaceMismatch
 from ..models.backend import Backend
-from ..models.checkpoint import CheckpointError
+from ..models.checkpoint import Checkpoint, CheckpointError
 from ..models.checkpoint import load as load_checkpoint
+from ..models.normalization import NormalizationError
+from ..models.spec import nearest
 from .agent import Agent
 
 
@@ -31,10 +34,11 @@ class NetworkAgent(Agent):
 
     @classmethod
     @abstractmethod
-    def from_checkpoint(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor], card: Mapping[str, Any], **options: Any
-    ) -> NetworkAgent:
-        """Build the agent from what a checkpoint holds. Raises ``ValueError`` for what does not fit."""
+    def from_checkpoint(cls, checkpoint: Checkpoint, **options: Any) -> NetworkAgent:
+        """Build the agent from what a checkpoint holds; write the options as keyword arguments with defaults.
+
+        Raises ``ValueError`` for what does not fit.
+        """
 
     @abstractmethod
     def calibration(self, n: int) -> Mapping[str, Any] | None:
@@ -48,8 +52,13 @@ class NetworkAgent(Agent):
         trains, and ``ValueError`` for a bad option.
         """
         backend = (backend or Backend()).require_running()
-        config, tensors, card = load_checkpoint(checkpoint)
+        known = [name for name, p in signature(cls.from_checkpoint).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        for option in options:
+            if option not in known:
+                raise ValueError(f"the agent {cls.name!r} has no option {option!r}; {nearest(option, known)}")
         path = Path(checkpoint)
+        loaded = load_checkpoint(path)
+        card = loaded.card
         if card.get("agent") != cls.name:
             raise CheckpointError(
                 path, f"is of the agent {card.get('agent')!r}, not {cls.name!r}; load it with that agent"
@@ -58,7 +67,12 @@ class NetworkAgent(Agent):
             interface = Interface.from_json(card["interface"]) if card.get("interface") else None
         except ValueError as error:
             raise CheckpointError(path, f"has a broken interface: {error}") from None
-        agent = cls.from_checkpoint(config, tensors, card, **options)
+        try:
+            agent = cls.from_checkpoint(loaded, **options)
+        except NormalizationError as error:
+            raise CheckpointError(path, str(error)) from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         agent.card, agent.interface = card, interface
         samples = agent.calibration(64) if str(backend) else None
         agent.networks = {name: backend.apply(network, samples) for name, network in agent.networks.items()}

@@ -1,9 +1,10 @@
 """Pictures of a MuJoCo world without a window, fast enough to be an observation.
 
-MuJoCo's default picture pays for a 4096-pixel shadow map, multisampling and reflections; without a graphics
-card they are most of the time. :class:`Offscreen` leaves them out and draws the rest. It opens its own OpenGL
-context, so it does not matter which backend ``mujoco.gl_context`` or robosuite settled on when they were
-imported, and nothing here touches OpenGL before the first :class:`Offscreen` is made.
+MuJoCo's default picture pays for a 4096-pixel shadow map, multisampling, reflections, and every facet of a
+robot's CAD model; without a graphics card they are most of the time. :class:`Offscreen` leaves them out, merges
+the facets that a picture of its size cannot show, and draws the rest. It opens its own OpenGL context, so it
+does not matter which backend ``mujoco.gl_context`` or robosuite settled on when they were imported, and nothing
+here touches OpenGL before the first :class:`Offscreen` is made.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class Offscreen:
     """Draws one model at one size. Owns an OpenGL context: ``close`` it, or use it in a ``with`` block.
 
     ``model`` is a plain ``mujoco.MjModel``; ``width`` and ``height`` are in pixels. ``quality="fast"`` leaves
-    out shadows, multisampling and reflections; ``"full"`` draws what MuJoCo draws by default. ``option`` is a
+    out shadows, multisampling, reflections and tiny facets; ``"full"`` draws what MuJoCo draws. ``option`` is a
     ``mujoco.MjvOption`` to choose what is visible (``option.geomgroup[0] = 0`` hides a group). ``edits``
     are applied to every picture, in order; a list may grow later. Use it from the thread that made it.
 
@@ -230,7 +231,12 @@ _OPEN: WeakSet[Offscreen] = WeakSet()
 @lru_cache(maxsize=1)
 def _close_at_exit() -> None:
     """Have what is still open closed before the driver shuts itself down, which it registered earlier."""
-    atexit.register(lambda: [offscreen.close() for offscreen in list(_OPEN)])
+
+    def close_all() -> None:
+        for offscreen in list(_OPEN):
+            offscreen.close()
+
+    atexit.register(close_all)
 
 
 @contextmanager
@@ -238,10 +244,40 @@ def _drawing_settings(model: mujoco.MjModel, width: int, height: int, quality: s
     """What a drawing context reads from the model while it is made, set for that long and put back."""
     frame, detail = model.vis.global_, model.vis.quality
     kept = frame.offwidth, frame.offheight, detail.shadowsize, detail.offsamples
+    meshes = model.mesh_facenum, model.mesh_face, model.mesh_facenormal, model.mesh_facetexcoord
+    kept_meshes = [array.copy() for array in meshes]
     frame.offwidth, frame.offheight = width, height
     if quality == "fast":
         detail.shadowsize = detail.offsamples = 0
+        for mesh in range(model.nmesh):
+            # Sides of 1/40 of a mesh are about a pixel, even where one mesh spans half of a small picture.
+            _merge_facets(model, mesh, cells=max(40, max(width, height) // 4))
     try:
         yield
     finally:
         frame.offwidth, frame.offheight, detail.shadowsize, detail.offsamples = kept
+        for array, copy in zip(meshes, kept_meshes, strict=True):
+            array[:] = copy
+
+
+def _merge_facets(model: mujoco.MjModel, mesh: int, cells: int) -> None:
+    """Move a mesh's corners to one per cell of a grid and drop the facets that vanish.
+
+    The grid has ``cells`` cells along the mesh's longest side. Source: vertex clustering, Rossignac and Borrel,
+    "Multi-resolution 3D approximations for rendering complex scenes" (1993).
+    """
+    start, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
+    corners = model.mesh_vert[model.mesh_vertadr[mesh] :][: model.mesh_vertnum[mesh]]
+    if count < cells:  # nothing to gain
+        return
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    x, y, z = np.floor((corners - low) * (cells / (high - low).max())).astype(np.int64).T
+    _, first, cell = np.unique((x * 65536 + y) * 65536 + z, return_index=True, return_inverse=True)
+    faces = first[cell.ravel()][model.mesh_face[start : start + count]]
+    a, b, c = np.sort(faces, axis=1).astype(np.int64).T
+    _, once = np.unique((a * len(corners) + b) * len(corners) + c, return_index=True)
+    left = once[(a[once] != b[once]) & (b[once] != c[once])]
+    model.mesh_face[start : start + len(left)] = faces[left]
+    for array in (model.mesh_facenormal, model.mesh_facetexcoord):
+        array[start : start + len(left)] = array[start + left]
+    model.mesh_facenum[mesh] = len(left)

@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium import spaces
 
 from .interface import Component, Interface
-from .offscreen import Offscreen, SceneEdit
+from .offscreen import Offscreen, SceneEdit, backend
 from .operational_space import torques_of
 
 _SUBSTEP_HZ = 500
@@ -66,7 +66,8 @@ _INSTRUCTIONS = {
 _OURS = (
     "robots controller_configs control_freq horizon seed use_camera_obs use_object_obs has_renderer ignore_done "
     "has_offscreen_renderer hard_reset camera_names camera_heights camera_widths camera_depths lite_physics "
-    "camera_segmentations render_camera render_gpu_device_id renderer renderer_config placement_initializer"
+    "camera_segmentations render_camera render_gpu_device_id renderer renderer_config placement_initializer "
+    "render_collision_mesh render_visual_mesh robot_configs"
 ).split()
 """Arguments of a robosuite environment that this class decides."""
 
@@ -76,8 +77,9 @@ class RobosuiteArm(gymnasium.Env):
 
     **Arguments.** ``task``: a name such as ``"Lift"``. ``robots``: a name or one per arm (default ``"Panda"``).
     ``controller``: ``None`` for the robot's default (operational space: position and rotation deltas), a part
-    controller (``"OSC_POSE"``, ``"OSC_POSITION"``, ``"JOINT_POSITION"``, ``"JOINT_VELOCITY"``,
-    ``"JOINT_TORQUE"``, ``"IK_POSE"``), a robosuite configuration as a dict, or the path of one (``.json``).
+    controller (``"OSC_POSE"``, ``"OSC_POSITION"``, ``"JOINT_POSITION"``, ``"JOINT_TORQUE"``, ``"IK_POSE"``; also
+    ``"JOINT_VELOCITY"``, which robosuite 1.5.2 fails to build), a robosuite configuration as a dict, or the path
+    of one (``.json``).
     ``control_hz``: actions per second; divides 500. ``horizon``: ticks until the episode is cut off; default
     by task, 7.5 to 80 s. ``pixels``: ``None``, the side of a square picture, or ``(height, width)``;
     ``cameras``: which views (``"agentview"``, ``"frontview"``, ``"robot0_eye_in_hand"``, ...).
@@ -97,8 +99,9 @@ class RobosuiteArm(gymnasium.Env):
     - ``agent_pos``: per arm the gripper site's position (m) and orientation (xyzw) in the world, without sign
       flips along a motion, the finger joints (m or rad); then the arm's joints (rad) under a joint controller;
     - ``environment_state``: robosuite's object state of the task, in its order;
-    - ``wrench`` [2n, 6 per arm]: force (N) and torque (N·m) at the wrist sensor in its own frame, at each of
-      the n substeps of the last two control periods (500 Hz), newest last; if the hand has the sensor;
+    - ``wrench`` [2n, 6 per arm]: force (N) and torque (N·m) that the arm exerts on the hand, in the frame of
+      the wrist sensor, at each of the n substeps of the last two control periods (500 Hz), newest last; at
+      rest it is the weight of the hand, upwards; only if the hand has the sensor;
     - ``pixels``: uint8 [height, width, 3], or a dict of them by camera if there are several; on request.
 
     **Reward** is robosuite's: 1 on success, or dense with ``reward_shaping=True``.
@@ -144,6 +147,8 @@ class RobosuiteArm(gymnasium.Env):
         self._xml = ""
         self._env.set_xml_processor(self._keep_appearance)
         self._picture_size = _size("pixels", pixels) if pixels is not None else None
+        if self._picture_size is not None:
+            backend()  # says now, not at the first picture, if there can be none
         self._render_size = _size("render_size", render_size)
         self._cameras = tuple([cameras] if isinstance(cameras, str) else cameras)
         self._appearance: _Appearance | None = None
@@ -192,9 +197,9 @@ class RobosuiteArm(gymnasium.Env):
             raise ValueError(f"action={action} is not finite, expected numbers in [-1, 1]")
         self._simulate(action)
         reward, done, _ = self._env._post_action(action)
+        success = bool(self._env._check_success())
         # robosuite leaves positions one substep old; this brings them up to date and changes no state.
         mujoco.mj_kinematics(self.model, self.data)
-        success = bool(self._env._check_success())
         self._measure()
         terminated = bool(done) or (success and self.terminate_on_success)
         truncated = not terminated and self._env.timestep >= self.horizon
@@ -357,10 +362,13 @@ class RobosuiteArm(gymnasium.Env):
             found["environment_state"] = tuple(map(_object_component, self._state_names, sizes))
         if self._wrenches.shape[1]:
             found["wrench"] = tuple(
-                Component(f"{prefix}{name}", 3, quantity, frame=f"{prefix}wrist_sensor", unit=unit)
+                part
                 for arm, prefix in zip(self._arms, prefixes, strict=True)
                 if arm.wrench_addresses is not None
-                for name, quantity, unit in (("force", "force", "N"), ("torque", "torque", "N·m"))
+                for part in (
+                    Component(f"{prefix}force", 3, "force", frame=f"{prefix}wrist_sensor", unit="N"),
+                    Component(f"{prefix}torque", 3, "torque", frame=f"{prefix}wrist_sensor", unit="N·m"),
+                )
             )
         if self._picture_size is not None:
             found["pixels"] = tuple(Component(camera, 1, "image", frame=camera) for camera in self._cameras)
@@ -494,12 +502,13 @@ def _without_numba() -> Iterator[None]:
     """Have numba's decorator return plain functions for what is imported meanwhile."""
     import numba
 
-    kept = numba.config.DISABLE_JIT
-    numba.config.DISABLE_JIT = True
+    settings: Any = numba.config
+    kept = settings.DISABLE_JIT
+    settings.DISABLE_JIT = True
     try:
         yield
     finally:
-        numba.config.DISABLE_JIT = kept
+        settings.DISABLE_JIT = kept
 
 
 @contextlib.contextmanager
@@ -524,21 +533,28 @@ def _make(
     horizon: int,
     options: dict[str, Any],
 ) -> Any:
-    with _silence(), _one_compilation():
-        return suite.make(
-            task,
-            robots=robots if len(robots) > 1 else robots[0],
-            controller_configs=[_controller_config(robot, controller) for robot in robots],
-            control_freq=control_hz,
-            horizon=horizon,
-            ignore_done=True,
-            has_renderer=False,
-            has_offscreen_renderer=False,
-            use_camera_obs=False,
-            renderer="mujoco",
-            seed=0,
-            **options,
-        )
+    configs = [_controller_config(robot, controller) for robot in robots]
+    try:
+        with _silence(), _one_compilation():
+            return suite.make(
+                task,
+                robots=robots if len(robots) > 1 else robots[0],
+                controller_configs=configs,
+                control_freq=control_hz,
+                horizon=horizon,
+                ignore_done=True,
+                has_renderer=False,
+                has_offscreen_renderer=False,
+                use_camera_obs=False,
+                renderer="mujoco",
+                seed=0,
+                **options,
+            )
+    except Exception as error:  # robosuite asserts, and has parts of its own that do not build
+        raise ValueError(
+            f"robosuite {suite.__version__} cannot build {task} with robots={robots}, controller={controller!r}, "
+            f"{options or 'no further options'}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _controller_config(robot: str, controller: str | dict | None) -> dict:
@@ -578,28 +594,31 @@ def _action_components(env: Any) -> tuple[Component, ...]:
     found: list[Component] = []
     for robot in env.robots:
         composite = robot.composite_controller
+        parts: list[Component] = []
+        prefix = f"robot{robot.idn}_" if several else ""
         for part, (start, stop) in composite._action_split_indexes.items():
             arm = part.removesuffix("_gripper")
-            prefix = f"robot{robot.idn}_" if several else ""
-            prefix += f"{arm}_" if len(robot.arms) > 1 or arm not in robot.arms else ""
+            limb = f"{arm}_" if len(robot.arms) > 1 or arm not in robot.arms else ""
             if stop > start:
-                found += _part_components(composite, part, stop - start, prefix)
-        stated = sum(component.size for component in found)
-        total = sum(r.action_dim for r in env.robots[: robot.idn + 1])
-        if stated < total:
-            found.append(Component(f"robot{robot.idn}_mode", total - stated, unit="normalized"))
+                parts += _part_components(composite, part, stop - start, prefix, limb)
+        if (left := robot.action_dim - sum(part.size for part in parts)) > 0:  # base or arm, for mobile robots
+            parts.append(Component(f"{prefix}mode", left, unit="normalized"))
+        elif left < 0:  # a whole-body controller takes poses, which it turns into what its parts take
+            parts = [Component(f"{prefix}whole_body", robot.action_dim)]
+        found += parts
     return tuple(found)
 
 
-def _part_components(composite: Any, part: str, size: int, prefix: str) -> list[Component]:
+def _part_components(composite: Any, part: str, size: int, prefix: str, limb: str) -> list[Component]:
     controller = composite.part_controllers[part]
+    base, prefix = f"{prefix}base", f"{prefix}{limb}"
     if part in composite.grippers:
         return [Component(f"{prefix}gripper", size, "gripper", unit="normalized", frame="joint", closed=1.0, open=-1.0)]
     kind = controller.name
     absolute = getattr(controller, "input_type", "delta") == "absolute"
     mode: Any = "absolute" if absolute else "delta"
     if kind.startswith(("OSC", "IK_POSE")):
-        frame = getattr(controller, "input_ref_frame", "base")
+        frame = "world" if getattr(controller, "input_ref_frame", "base") == "world" else base
         gains = {"variable": (("damping_ratio", 6), ("stiffness", 6)), "variable_kp": (("stiffness", 6),)}
         found = [Component(prefix + n, k) for n, k in gains.get(getattr(controller, "impedance_mode", ""), ())]
         unit = "m" if absolute else "normalized"
@@ -653,10 +672,11 @@ def _check_task(suite: Any, task: str, options: dict[str, Any]) -> None:
 def _robot_names(suite: Any, task: str, robots: str | Sequence[str]) -> list[str]:
     from robosuite.environments.manipulation.two_arm_env import TwoArmEnv
     from robosuite.models.robots.robot_model import REGISTERED_ROBOTS
+    from robosuite.robots import ROBOT_CLASS_MAPPING
 
     names = [robots] if isinstance(robots, str) else list(robots)
     for name in names:
-        _one_of("robots", name, sorted(REGISTERED_ROBOTS))
+        _one_of("robots", name, sorted(ROBOT_CLASS_MAPPING))
     two_handed = issubclass(suite.environments.base.REGISTERED_ENVS[task], TwoArmEnv)
     hands = sum(len(REGISTERED_ROBOTS[name].arms) for name in names)
     if two_handed and len(names) == 1 and hands == 1:
@@ -668,7 +688,9 @@ def _robot_names(suite: Any, task: str, robots: str | Sequence[str]) -> list[str
 
 
 def _substeps(control_hz: float) -> int:
-    substeps = round(_SUBSTEP_HZ / control_hz) if control_hz > 0 else 0
+    if not control_hz > 0:
+        raise ValueError(f"control_hz={control_hz}, expected a rate above zero that divides {_SUBSTEP_HZ} Hz")
+    substeps = round(_SUBSTEP_HZ / control_hz)
     if substeps < 1 or abs(substeps * control_hz - _SUBSTEP_HZ) > 1e-6:
         near = sorted((n for n in range(1, _SUBSTEP_HZ + 1)), key=lambda n: abs(_SUBSTEP_HZ / n - control_hz))[:3]
         raise ValueError(

@@ -26,7 +26,7 @@ _OPEN, _CLOSE = -1.0, 1.0
 def expert_for(arm: RobosuiteArm) -> Callable[[], np.ndarray]:
     """The expert of an environment: call it for its action, a float32 array in [-1, 1], in the present state.
 
-    Raises ``ValueError`` for a task without an expert, or a controller that it does not speak.
+    Raises ``ValueError`` for a task without an expert, and for a controller or a hand that it does not know.
     """
     if arm.task not in EXPERTS:
         raise ValueError(f"task={arm.task!r} has no scripted expert; there is one for {', '.join(EXPERTS)}")
@@ -36,6 +36,9 @@ def expert_for(arm: RobosuiteArm) -> Callable[[], np.ndarray]:
             f"the expert for {arm.task} moves one hand by position and rotation deltas, but this controller takes "
             f"{', '.join(f'{mode} {name}' for name, mode in kinds)}; leave controller=None"
         )
+    hand = type(arm.robosuite.robots[0].gripper[arm.robosuite.robots[0].arms[0]]).__name__
+    if hand != "PandaGripper":
+        raise ValueError(f"the expert for {arm.task} knows the Panda's hand, but this robot has a {hand}")
     decide = EXPERTS[arm.task]
     return lambda: decide(_Scene(arm))
 
@@ -99,9 +102,14 @@ def _near(scene: _Scene, point: np.ndarray, aside: float, along: float) -> bool:
 
 
 def _lift(scene: _Scene) -> np.ndarray:
-    cube, rotation = scene.body("cube_main")
-    turn = scene.turn(scene.grip(rotation[:, 0], np.pi / 2))
-    if _near(scene, cube, 0.03, 0.02) and 0.036 < scene.width < 0.048:  # the cube is 40 to 44 mm wide
+    """Over the cube, down, close, up. The closing fingers turn the cube; so the hand keeps its heading.
+
+    A heading that follows the cube's would jump where two of its sides are equally far, and a policy that is to
+    imitate it would have to learn the jump.
+    """
+    cube, _ = scene.body("cube_main")
+    turn = scene.level()
+    if _near(scene, cube, 0.03, 0.02) and 0.036 < scene.width < 0.064:  # 40 to 44 mm, or held by its edges
         return scene.move(scene.hand + [0, 0, 0.1], turn, _CLOSE)
     if _near(scene, cube, 0.015, 0.015):
         return scene.move(cube, turn, _CLOSE)
@@ -109,6 +117,7 @@ def _lift(scene: _Scene) -> np.ndarray:
 
 
 def _stack(scene: _Scene) -> np.ndarray:
+    """Take the red cube, up, over the green one, down, open."""
     red, rotation = scene.body("cubeA_main")
     green, _ = scene.body("cubeB_main")
     apart = green - red
@@ -128,6 +137,7 @@ def _stack(scene: _Scene) -> np.ndarray:
 
 
 def _door(scene: _Scene) -> np.ndarray:
+    """Open fingers around the lever from above and in front, push it down, pull."""
     latch, _ = scene.body("Door_latch")
     _, door = scene.body("Door_door")
     along, pull = door[:, 0], -door[:, 1]  # from the latch to the tip of its lever, and how the door opens
@@ -155,23 +165,78 @@ def _door(scene: _Scene) -> np.ndarray:
 
 
 def _nut_round(scene: _Scene) -> np.ndarray:
+    """Take the nut by its handle, up, turn the handle towards the robot, over the peg, down."""
     nut, rotation = scene.body("RoundNut_main")
     peg, _ = scene.body("peg2")
     handle = nut + 0.074 * rotation[:, 0]
     apart = (peg - nut)[:2]
     aside = float(np.linalg.norm(apart))
     if _near(scene, handle, 0.03, 0.02) and 0.025 < scene.width < 0.04:  # the handle is 32 mm wide
-        if aside < 0.008:
-            return scene.move(scene.hand + [*apart, -0.1], scene.level(), _CLOSE)
-        high = 1.0 - nut[2]  # the peg ends at 0.95
-        free = np.clip((nut[2] - 0.965) / 0.02, 0, 1)  # up first, then across
-        return scene.move(scene.hand + [*(free * apart), high], scene.level(), _CLOSE)
-    turn = scene.turn(scene.grip(rotation[:, 1], np.pi))
+        spin = _spins(rotation, scene.rotation[:, 0])[0]
+        turn = scene.turn(scene.grip(_around(scene.rotation[:, 0], np.clip(spin, -0.5, 0.5)), 2 * np.pi))
+        lever = scene.hand[:2] - nut[:2]
+        swing = _around(np.array([*lever, 0.0]), np.clip(spin, -0.3, 0.3))[:2] - lever
+        if aside < (0.006 if nut[2] > 0.955 else 0.02):  # over the peg, or on it already
+            return scene.move(scene.hand + [*apart, -0.1], scene.level(), _CLOSE, gain=0.7)
+        free = np.clip((nut[2] - 0.965) / 0.02, 0, 1)  # up first, then across; the peg ends at 0.95
+        return scene.move(scene.hand + [*(free * apart + swing), 1.0 - nut[2]], turn, _CLOSE, gain=0.7)
+    sides = (rotation[:, 1], -rotation[:, 1])
+    side = min(sides, key=lambda side: _spins(rotation, side)[1] + 0.3 * float(side @ scene.rotation[:, 0] < 0))
+    turn = scene.turn(scene.grip(side, 2 * np.pi))
     target = handle + [0, 0, 0.004]  # the fingertips reach 12 mm further
     if _near(scene, target, 0.012, 0.012) and np.linalg.norm(turn) < 0.2:
         return scene.move(target, turn, _CLOSE)
     return scene.move(_funnel(scene, target, turn, 0.08), turn, _OPEN)
 
 
-EXPERTS: dict[str, Callable[[_Scene], np.ndarray]] = {"Lift": _lift, "Stack": _stack, "Door": _door, "NutAssemblyRound": _nut_round}
+def _spins(nut: np.ndarray, fingers: np.ndarray) -> tuple[float, float]:
+    """How far to spin a held nut until its handle no longer points away from the robot, and what that costs.
+
+    The arm does not reach beyond the peg. Its wrist turns from 2 rad clockwise to 3.5 rad counterclockwise of
+    its pose at the start, in which the finger axis is y.
+    """
+    heading = float(np.arctan2(nut[1, 0], nut[0, 0]))
+    wrist = float(np.arctan2(fingers[1], fingers[0])) - np.pi / 2
+    wrist = (wrist + 2.3) % (2 * np.pi) - 2.3
+    goals = (heading,) if abs(heading) > 2.4 else (2.5, -2.5)
+
+    def cost(spin: float) -> float:
+        return abs(spin) + abs(wrist + spin - 0.8) + 10 * max(0.0, abs(wrist + spin - 0.8) - 2.6)
+
+    spin = min((goal - heading for goal in goals), key=cost)
+    return spin, cost(spin) + abs(wrist)
+
+
+def _around(vector: np.ndarray, angle: float) -> np.ndarray:
+    """A vector turned about the vertical."""
+    cosine, sine = np.cos(angle), np.sin(angle)
+    return np.array([cosine * vector[0] - sine * vector[1], sine * vector[0] + cosine * vector[1], 0.0])
+
+
+def _can(scene: _Scene) -> np.ndarray:
+    """Take the can, over the rim of the bins, down, open."""
+    can, _ = scene.body("Can_main")
+    floor = scene.task.target_bin_placements[scene.task.object_to_id["can"]]
+    rim = floor[2] + 0.2
+    apart = (floor - can)[:2] - [0.03, 0.03]  # short of the middle, which is almost out of reach
+    aside = float(np.linalg.norm(apart))
+    if aside < 0.07 and can[2] < floor[2] + 0.13:  # in its bin and low: let it go, then clear off
+        return scene.move(scene.hand + [0, 0, 0.1 * (scene.width > 0.06)], scene.level(), _OPEN)
+    if _near(scene, can, 0.03, 0.03) and 0.04 < scene.width < 0.055:  # the can is 50 mm wide
+        if aside < (0.03 if can[2] > rim - 0.02 else 0.07):
+            return scene.move(scene.hand + [0, 0, -0.1], scene.level(), _CLOSE)
+        free = np.clip((can[2] - rim + 0.03) / 0.02, 0, 1)  # up first, then across
+        return scene.move(scene.hand + [*(free * apart), rim - can[2]], scene.level(), _CLOSE)
+    if _near(scene, can, 0.012, 0.02):
+        return scene.move(can, scene.level(), _CLOSE)
+    return scene.move(_funnel(scene, can, scene.level(), 0.1), scene.level(), _OPEN)
+
+
+EXPERTS: dict[str, Callable[[_Scene], np.ndarray]] = {
+    "Lift": _lift,
+    "Stack": _stack,
+    "Door": _door,
+    "NutAssemblyRound": _nut_round,
+    "PickPlaceCan": _can,
+}
 """Task to expert: a function from the scene to an action."""

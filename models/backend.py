@@ -11,6 +11,7 @@ A method is a frozen dataclass whose fields are its options, with a class variab
         name: ClassVar[str] = "lora"
         rank: int = 8
         def apply(self, module, calibration=None): ...    # -> module
+        def finish(self, module, folder): ...             # only if it can be trained: keep it, merge it -> module
 
     @dataclass(frozen=True)
     class AdamW:                                       # a training method: builds an optimizer
@@ -20,14 +21,13 @@ A method is a frozen dataclass whose fields are its options, with a class variab
         def wrap(self, optimizer, module): ...            # only if it can stand after a "+"
 
 A method that cannot do without another states ``partners: ClassVar = {"optim": "molf"}``: an empty slot is then
-filled by the partner with its defaults, and a slot that holds something else is an error. To add a method, write its file and
-one line in :data:`METHODS`, or offer it from another package under the entry point ``palaestra.backends``
-(name ``SLOT.NAME``, value ``module:Class``).
+filled by the partner with its defaults, and a slot that holds something else is an error. To add a method, write
+its file and one line in :data:`METHODS`, or offer it from another package under the entry point
+``palaestra.backends`` (name ``SLOT.NAME``, value ``module:Class``).
 """
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from .spec import Value, format_value, parse_option, split_outside_quotes
+from .spec import Value, format_value, nearest, parse_option, split_outside_quotes
 
 RUNNING = ("adapter", "quant", "cache", "decode")
 """Slots that change how a trained network runs."""
@@ -202,7 +202,7 @@ def _slots(text: str) -> dict[str, list[tuple[str, dict[str, Value]]]]:
         slot, equals, rest = (part.strip() for part in piece.partition("="))
         if slot not in SLOTS or not equals:
             raise BackendError(
-                f"{slot!r} in {text!r} is not a slot{_nearest(slot, SLOTS)}; write slot=method, as in adapter=lora"
+                f"{slot!r} in {text!r} is not a slot; {nearest(slot, SLOTS)}; write slot=method, as in adapter=lora"
             )
         if slot in chosen:
             raise BackendError(f"{text!r} states the slot {slot!r} twice; join its methods with '+'")
@@ -231,7 +231,7 @@ def _method(slot: str, name: str, options: Mapping[str, Value], text: str) -> An
     checked = {}
     for key, value in options.items():
         if key not in known:
-            raise BackendError(f"{slot}={name} has no option {key!r}{_nearest(key, known)} (in {text!r})")
+            raise BackendError(f"{slot}={name} has no option {key!r}; {nearest(key, known)} (in {text!r})")
         checked[key] = _coerce(value, hints[key], f"{slot}={name}: option {key}={format_value(value)}")
     try:
         return kind(**checked)
@@ -245,7 +245,7 @@ def _method(slot: str, name: str, options: Mapping[str, Value], text: str) -> An
 def _load(slot: str, name: str) -> Any:
     known = methods(slot)
     if name not in known:
-        raise BackendError(f"{slot}={name!r} is not known{_nearest(name, known)}")
+        raise BackendError(f"{slot}={name!r} is not known; {nearest(name, known)}")
     module, _, attribute = known[name].partition(":")
     kind = getattr(import_module(module), attribute)
     if not is_dataclass(kind) or getattr(kind, "name", None) != name:
@@ -277,11 +277,3 @@ def _format(method: Any) -> str:
     stated = [(f.name, getattr(method, f.name)) for f in fields(method) if getattr(method, f.name) != f.default]
     options = ",".join(f"{key}={format_value(value)}" for key, value in stated)
     return f"{method.name}:{options}" if options else method.name
-
-
-def _nearest(name: str, known: typing.Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"; nearest: {', '.join(near)}"
-    return f"; known: {', '.join(names) or 'none yet'}"

@@ -84,7 +84,7 @@ def load(path: Path | str) -> Checkpoint:
     if len(data) != stated["bytes"]:
         raise CheckpointError(
             weights_path,
-            f"has {len(data)} bytes, its card says {stated['bytes']}: the file was truncated or exchanged; copy it again",
+            f"has {len(data)} bytes, its card says {stated['bytes']}: truncated or exchanged; copy it again",
         )
     if hashlib.sha256(data).hexdigest() != stated["sha256"]:
         raise CheckpointError(

@@ -60,7 +60,7 @@ class Normalizer(nn.Module):
         else:
             # By sorting: torch.quantile refuses more than 16 million numbers.
             ordered = values.sort(0).values
-            found = tuple(_interpolate(ordered, q) for q in (0.01, 0.99))
+            found = _interpolate(ordered, 0.01), _interpolate(ordered, 0.99)
         for name, value in zip(STATISTICS[self.kind], found, strict=True):
             getattr(self, name).copy_(value)
 

@@ -24,7 +24,7 @@ Value = bool | int | float | str
 """What an option can hold."""
 
 _INTEGER = re.compile(r"-?[1-9]\d*|0")
-_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf|nan")
+_FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?|[+-]?inf|nan")
 _KEY = re.compile(r"[A-Za-z_]\w*")
 _OPTIONS_BEGIN = re.compile(r":(?=[A-Za-z_]\w*=)")
 # Characters that mean something somewhere in the grammar of specs and backends; text that holds one is quoted.

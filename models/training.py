@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 
 class Model(Protocol):
-    """What can be trained: an ``nn.Module`` whose ``loss`` returns named scalars, with the one to minimise as "loss"."""
+    """What can be trained: an ``nn.Module`` whose ``loss`` returns named scalars; "loss" is the one to minimise."""
 
     def loss(self, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
         """Named scalar losses of a batch; the entry ``"loss"`` is minimised, the others are reported."""
@@ -68,6 +68,7 @@ class CosineSchedule:
         return self.total
 
     def __call__(self, index: int) -> float:
+        """The factor for the step ``index``."""
         if index < self.warmup:
             return (index + 1) / (self.warmup + 1)
         progress = min(1.0, (index - self.warmup) / (self.total - self.warmup))

@@ -14,7 +14,8 @@ async      the rest of the old plan; of the new one, actions for ticks that are 
 prefix     as async, and the agent is told the actions that will run anyway (``Call.committed``)
 =========  ===================================================================================
 
-On the lockstep clock no time passes while the agent thinks, so the three are the same.
+On the lockstep clock no time passes while the agent thinks, so the three are the same. On the wall clock the agent
+works on threads of its own, so that the loop keeps its ticks; what has arrived by a tick is used at that tick.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
@@ -31,7 +33,7 @@ from gymnasium import spaces
 from ..agents.agent import Action, Agent, Call, Context, Episode, Observation, Transition
 from ..agents.holding import Holding, HoldPolicy
 from .action_buffer import ActionBuffer, DelayEstimator
-from .clock import Clock, Lockstep, Pending
+from .clock import Clock, Errand, Lockstep, Pending, Wall
 from .reaction import ReactionProbe
 
 Mode = Literal["sync", "async", "prefix"]
@@ -112,7 +114,7 @@ class Executor:
         self.agent = agent
         self.clock = clock or Lockstep()
         self.execution = execution or Execution()
-        self._learns = type(agent).learn is not Agent.learn
+        self._learns = agent.learns
         if self._learns and not self.clock.waits_for_agent:
             raise ValueError(
                 f"{type(agent).__name__} learns within the episode, which needs a world that waits: "
@@ -125,37 +127,54 @@ class Executor:
         """Run one episode per lane, in step with each other, and return their outcomes in order.
 
         ``lanes`` pairs an environment with its episode; plans that are due at the same tick are made together by
-        ``plan_many``. Whatever an environment or agent raises ends its episode as failed, with the reason.
+        ``plan_many``. Whatever an environment or agent raises ends its episode as failed, with the reason. Raises
+        ``ValueError`` for several lanes under a clock that can run only one.
         """
+        if len(lanes) > 1 and self.clock.one_lane:
+            raise ValueError(f"{len(lanes)} lanes, but clock={self.clock.name!r} runs one episode at a time")
         watchers = watchers or [None] * len(lanes)
         running = [_Lane(self, env, episode, watcher) for (env, episode), watcher in zip(lanes, watchers, strict=True)]
         every = list(running)
         running = [lane for lane in running if lane.begin()]
-        while running:
-            due = [lane for lane in running if lane.receive() and lane.wants_plan()]
-            if due:
-                self._think(due)
-            running = [lane for lane in running if not lane.over and lane.step()]
+        self.clock.start()
+        try:
+            while running:
+                due = [lane for lane in running if lane.wake() and lane.wants_plan()]
+                if due:
+                    self._think(due)
+                running = [lane for lane in running if not lane.over and lane.step()]
+        finally:
+            for lane in every:
+                lane.pending.cancel()
+            self.clock.stop()
         return [lane.outcome() for lane in every]
 
     def _think(self, lanes: list[_Lane]) -> None:
-        """Let the agent plan for every lane that is due, and stamp each part with its arrival."""
-        try:
-            jobs = [(lane.memory, lane.ask()) for lane in lanes]
-            if len(lanes) == 1:
-                pending = lanes[0].pending
-                for part in self.agent.plan(*jobs[0]):
-                    pending.push(part)
-            else:
-                for index, part in self.agent.plan_many(jobs):
-                    lanes[index].pending.push(part)
-        except Exception as error:
-            batch = f" (planned together with {len(lanes) - 1} other episodes)" if len(lanes) > 1 else ""
-            for lane in lanes:
-                lane.fail("the agent", error, batch)
-            return
+        """Have a plan made for every lane that is due, and take delivery of what is there at once."""
+        calls = [lane.ask() for lane in lanes]
+        self.clock.run("plan", partial(self._plan, lanes, calls, [lane.pending for lane in lanes]))
         for lane in lanes:
             lane.receive()
+
+    def _plan(self, lanes: list[_Lane], calls: list[Call], pending: list[Pending]) -> None:
+        """The agent's work: make the plans, and stamp each part with its arrival."""
+        try:
+            if len(lanes) == 1:
+                for part in self.agent.plan(lanes[0].memory, calls[0]):
+                    pending[0].push(part)
+                    if pending[0].cancelled:
+                        break
+            else:
+                jobs = [(lane.memory, call) for lane, call in zip(lanes, calls, strict=True)]
+                for index, part in self.agent.plan_many(jobs):
+                    pending[index].push(part)
+        except Exception as error:
+            note = f" (planned together with {len(lanes) - 1} other episodes)" if len(lanes) > 1 else ""
+            for plan in pending:
+                plan.close(error, note)
+            return
+        for plan in pending:
+            plan.close()
 
 
 class _Lane:
@@ -177,8 +196,10 @@ class _Lane:
         self.memory: Any = None
         self.observation: Observation = None
         self.context: Context = None
-        self.pending: Pending = Pending(self.clock, 0, 0.0)
-        self._contexts: list[tuple[float, Context]] = []
+        self.pending = Pending(self.clock, 0, 0.0)
+        self.pending.close()
+        self._encoding: Errand[Context] = Errand(self.clock, 0.0)
+        self._encoding.close()
         self._next_encode = 0
         self._asked = False
         self._arrived = False
@@ -196,11 +217,15 @@ class _Lane:
         self._sums = {"encodes": 0, "evaluations": 0, "stalls": 0}
         self._ttfa_s: list[float] = []
         self._compute_s: list[float] = []
+        self._late_s: list[float] = []
 
-    # --- the four moments of a tick, in order: receive, wants_plan + ask, receive again, step ---
+    # --- the four moments of a tick, in order: wake, wants_plan + ask, receive, step ---
 
     def begin(self) -> bool:
         """Reset the world, then the agent; false when either failed."""
+        world = self.env.unwrapped
+        if isinstance(self.clock, Wall) and isinstance(getattr(world, "clock", None), Wall):
+            world.clock = self.clock  # type: ignore[attr-defined]  # a world in real time counts from the same origin
         try:
             self.observation, self._info = self.env.reset(seed=self.episode.seed)
             _refuse_nan(self._floats, self.observation, 0.0)
@@ -214,12 +239,18 @@ class _Lane:
             return self.fail("the agent", error)
         return True
 
+    def wake(self) -> bool:
+        """Wait for the tick, then :meth:`receive`."""
+        late_s = self.clock.wait_until(self.tick * self.tick_s)
+        if late_s:
+            self._late_s.append(late_s)
+        return self.receive()
+
     def receive(self) -> bool:
-        """Take delivery of what has arrived by now; false when the episode is over because of it."""
-        now = self.tick * self.tick_s
-        self.clock.wait_until(now)
-        if not (self.pending.open or self.agent.encode_every):
+        """Take delivery of what has arrived by this tick; false when the episode is over because of it."""
+        if not (self.pending.open or self.pending.error or self.agent.encode_every):
             return True
+        now = self.tick * self.tick_s
         try:
             if self.agent.encode_every:
                 self._look(now)
@@ -235,7 +266,7 @@ class _Lane:
                 if first + len(actions) <= self.tick and self.tick not in self.buffer:
                     self.buffer.put(self.tick, actions[-1:], self.pending.tick)
         except Exception as error:
-            return self.fail("the agent", error)
+            return self.fail("the agent", error, self.pending.note)
         return True
 
     def wants_plan(self) -> bool:
@@ -314,21 +345,45 @@ class _Lane:
         if terminated or truncated:
             return self._end()
         if self.tick >= self.execution.max_ticks:
-            return self.fail("the environment", ValueError(f"was not over after max_ticks={self.tick}"))
+            over = ValueError(f"was not over after max_ticks={self.tick}")
+            return self.fail("the environment", over, self._unanswered())
         return True
 
     # --- what the moments are made of ---
 
     def _look(self, now: float) -> None:
         """The slow lane: start an encode when one is due and the lane is free, and take the newest finished."""
-        lane_free = not self._contexts or self._contexts[-1][0] <= now
-        if self.tick >= self._next_encode and lane_free:
-            context = self.agent.encode(self.memory, self.observation)
-            self._contexts.append((now + self.clock.thinking_s(1, 0, False), context))
+        self._take_context(now)
+        if self.tick >= self._next_encode and self._encoding.finished(now + 1e-9):
+            self._encoding = Errand(self.clock, now)
+            self.clock.run("encode", partial(self._encode, self._encoding, self.observation))
             self._sums["encodes"] += 1
             self._next_encode = self.tick + self.agent.encode_every
-        while self._contexts and self._contexts[0][0] <= now + 1e-9:
-            self.context = self._contexts.pop(0)[1]
+            self._take_context(now)
+
+    def _take_context(self, now: float) -> None:
+        for context in self._encoding.arrived(now + 1e-9):
+            self.context = context
+
+    def _encode(self, errand: Errand[Context], observation: Observation) -> None:
+        """The agent's slow work."""
+        try:
+            context = self.agent.encode(self.memory, observation)
+        except Exception as error:
+            errand.close(error)
+            return
+        errand.spend(1, 0, False)
+        errand.deliver(context)
+        errand.close()
+
+    def _unanswered(self) -> str:
+        """A word about work that the agent has begun and not ended."""
+        words = [
+            f"; the agent's {what} begun at {errand.start_s:.3g} s has not ended"
+            for what, errand in (("plan", self.pending), ("encode", self._encoding))
+            if not errand.closed
+        ]
+        return "".join(words)
 
     def _members(self, actions: Any) -> Any:
         """The actions as members of the space. Raises ``ValueError`` for the first that is not one."""
@@ -393,6 +448,10 @@ class _Lane:
         ):
             if len(values):
                 costs[name] = 1000.0 * float(np.mean(values))
+        if self._late_s:
+            # later than half a tick, the nearest tick is another one: the loop has lost its place
+            costs["late_ticks"] = float(sum(late > self.tick_s / 2 for late in self._late_s))
+            costs["late_p99_ms"] = 1000.0 * float(np.quantile(self._late_s, 0.99))
         if reactions:
             costs["reaction_p95_ms"] = 1000.0 * float(np.quantile(reactions, 0.95))
         if isinstance(self.space, spaces.Box) and len(self._executed) > 2:

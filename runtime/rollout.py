@@ -21,7 +21,7 @@ from ..agents.agent import Agent, Episode
 from ..agents.network import NetworkAgent
 from ..envs.conversion import Conversion, interface_of, reconcile
 from ..models.backend import Backend
-from .clock import Clock, Lockstep, Virtual
+from .clock import Clock, Lockstep, Virtual, Wall
 from .executor import Execution, Executor, Outcome, Watcher
 from .latency import profile
 from .provenance import config_hash, provenance
@@ -51,20 +51,30 @@ class RunConfig:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        if self.clock not in ("lockstep", "virtual"):
-            raise ValueError(f"clock={self.clock!r} is not known; choose lockstep or virtual")
+        if self.clock not in ("lockstep", "virtual", "wall"):
+            raise ValueError(f"clock={self.clock!r} is not known; choose lockstep, virtual or wall")
         if self.clock == "lockstep" and self.profile is not None:
             raise ValueError(f"profile={self.profile!r} needs clock='virtual': in lockstep thinking takes no time")
+        if self.clock == "wall" and self.profile is not None:
+            raise ValueError(f"profile={self.profile!r} needs clock='virtual': on the wall clock time is measured")
         if self.clock == "lockstep" and self.execution.mode != "sync":
             raise ValueError(
-                f"mode={self.execution.mode!r} needs clock='virtual': in lockstep the world waits for the agent"
+                f"mode={self.execution.mode!r} needs clock='virtual' or 'wall': the lockstep world waits for the agent"
             )
         if self.lanes < 1:
             raise ValueError(f"lanes={self.lanes}, expected at least 1")
+        if self.clock == "wall" and self.lanes > 1:
+            raise ValueError(f"lanes={self.lanes} needs a simulated clock: in real time one episode runs at a time")
 
     def make_clock(self) -> Clock:
         """The clock of this run."""
-        return Lockstep() if self.clock == "lockstep" else Virtual(profile(self.profile or "zero"))
+        match self.clock:
+            case "lockstep":
+                return Lockstep()
+            case "wall":
+                return Wall()
+            case _:
+                return Virtual(profile(self.profile or "zero"))
 
 
 @dataclass(frozen=True)
@@ -170,6 +180,8 @@ def run(
     if isinstance(agent, Agent) and workers > 1:
         raise ValueError(f"workers={workers} needs an agent by name, so that each process can make its own")
     name = agent if isinstance(agent, str) else f"{type(agent).__module__}:{type(agent).__qualname__}"
+    if clock == "wall" and workers > 1:
+        raise ValueError(f"workers={workers} needs a simulated clock: processes in real time would disturb each other")
     Backend.parse(backend).require_running()
     config = RunConfig(env, name, backend, clock, profile, execution or Execution(), lanes)
     began = time.perf_counter()
@@ -237,8 +249,10 @@ class EpisodeRunner:
             for (_, episode), film in zip(lanes, group.film, strict=True)
         ]
         outcomes = self.executor.run(lanes, watchers)
-        if any(outcome.failed for outcome in outcomes):
-            self.close()  # a world that raised may be in any state
+        stopped = any(getattr(env.unwrapped, "stopped", None) for env in self.envs)
+        if any(outcome.failed for outcome in outcomes) and not stopped:
+            # A world that raised may be in any state. A robot that was stopped must not come back as a new one.
+            self.close()
         return [
             (outcome, watcher.record if isinstance(watcher, _Watch) else None)
             for outcome, watcher in zip(outcomes, watchers, strict=True)

@@ -1,4 +1,4 @@
-"""Adapters that the library peft brings, as running methods. ``adapter=lora``: Hu et al., "LoRA: Low-Rank Adaptation"."""
+"""Adapters that the library peft brings. ``adapter=lora``: Hu et al., "LoRA: Low-Rank Adaptation"."""
 
 from __future__ import annotations
 
@@ -78,6 +78,11 @@ class Lora:
                 )
         return merge(module) if self.merge else module
 
+    def finish(self, module: nn.Module, folder: Path) -> nn.Module:
+        """After training: keep the adapter in ``folder`` and return ``module`` with it merged."""
+        save_adapter(module, folder)
+        return merge(module)
+
     def _config(self, module: nn.Module, peft: Any) -> Any:
         linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
         chosen = [name for name in linear if self.targets is None or re.fullmatch(self.targets, name)]
@@ -97,7 +102,7 @@ def merge(module: nn.Module) -> nn.Module:
 
     for name, layer in list(module.named_modules()):
         if isinstance(layer, BaseTunerLayer):
-            layer.merge(safe_merge=True)  # type: ignore[operator]
+            layer.merge(safe_merge=True)
             parent, _, child = name.rpartition(".")
             setattr(module.get_submodule(parent), child, layer.get_base_layer())
     return module

@@ -3,6 +3,12 @@
 :func:`collect` disturbs the executed action and records the expert's own (Laskey et al., "DART: Noise Injection for
 Robust Imitation Learning"): the data then show how to come back, and cloning does not drift off them. The noise is an
 Ornstein-Uhlenbeck process, because independent noise of the same size averages out within a few ticks.
+
+For policies that continue a committed prefix, some episodes also have *lags*: for a few ticks the world executes what
+the expert said that many ticks ago, which is what a robot does while its next plan is being made. A window that begins
+in a lag has the rest of it as its prefix. Taking the expert's own next actions for a prefix instead, as training-time
+chunking does, tells the policy what the expert will see in that time: it learns to believe its own plan more than its
+eyes, and runs after things that it only imagined.
 """
 
 from __future__ import annotations
@@ -20,6 +26,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 FORMAT = "palaestra.demonstrations/1"
+_BY_TICK = ("actions", "executed", "lagging")
+_BY_EPISODE = ("lengths", "seeds", "success", "disturbed")
+_LAG_STARTS = 0.1  # a tick, in an episode with lags
 _SAVE_EVERY = 50  # episodes; an interrupted collection loses fewer than these
 
 
@@ -31,12 +40,15 @@ class DemonstrationError(ValueError):
 class Demonstrations:
     """Episodes end to end: ``observations`` key -> [T, ...] and ``actions`` [T, D] over all ticks of all episodes.
 
-    ``lengths`` [E] are the ticks of each episode, ``seeds`` [E] their seeds, ``success`` [E] whether each succeeded,
-    and ``disturbed`` [E] whether its executed actions were noisy. ``actions`` are the expert's, never the noisy ones.
+    ``actions`` are what the expert said, ``executed`` [T, D] what was done, and ``lagging`` [T] whether that was
+    something the expert had said before. ``lengths`` [E] are the ticks of each episode, ``seeds`` [E] their seeds,
+    ``success`` [E] whether each succeeded, and ``disturbed`` [E] whether what was done differs from what was said.
     """
 
     observations: Mapping[str, np.ndarray]
     actions: np.ndarray
+    executed: np.ndarray
+    lagging: np.ndarray
     lengths: np.ndarray
     seeds: np.ndarray
     success: np.ndarray
@@ -56,37 +68,51 @@ class Demonstrations:
         ticks = np.repeat(keep, self.lengths)
         return Demonstrations(
             {key: values[ticks] for key, values in self.observations.items()},
-            self.actions[ticks],
-            *(getattr(self, name)[keep] for name in ("lengths", "seeds", "success", "disturbed")),
+            *(getattr(self, name)[ticks] for name in _BY_TICK),
+            *(getattr(self, name)[keep] for name in _BY_EPISODE),
         )
 
     def batches(self, horizon: int, size: int, generator: np.random.Generator) -> Iterator[dict[str, Any]]:
-        """Endless random batches: ``observation`` key -> [size, ...], ``actions`` [size, horizon, D], ``valid`` [size, horizon].
+        """Endless random batches of windows, every tick equally likely.
 
-        Every tick is equally likely. A window that runs over the end of its episode repeats the last action there, and
-        ``valid`` is false.
+        ``observation`` is key -> [size, ...], ``actions`` [size, horizon, D], ``valid`` [size, horizon] and, if there
+        are lags at all, ``delay`` [size]. A window that begins in a lag has what was executed for its first ``delay``
+        actions, the rest of the lag; all others are the expert's. ``valid`` ends where a further lag begins, after
+        whose first tick the expert's actions answer to something else than its actions before, and where the episode
+        ends; from there on the last action is repeated.
         """
+        ticks = np.arange(len(self.actions))
         ends = np.repeat(np.cumsum(self.lengths), self.lengths)
+
+        def first(where: np.ndarray) -> np.ndarray:
+            """For each tick the first from it on that is marked, or the end of its episode."""
+            return np.minimum.accumulate(np.where(where, ticks, ends)[::-1])[::-1]
+
+        lag_over, lag_next = first(~self.lagging), np.append(first(self.lagging), len(ticks))
         observations = {key: torch.from_numpy(values) for key, values in self.observations.items()}
-        actions = torch.from_numpy(self.actions)
         ahead = np.arange(horizon)
         while True:
-            tick = generator.integers(len(ends), size=size)
+            tick = generator.integers(len(ticks), size=size)
             index = tick[:, None] + ahead
-            last = ends[tick][:, None] - 1
-            at = torch.from_numpy(tick)
-            yield {
-                "observation": {key: values[at] for key, values in observations.items()},
-                "actions": actions[torch.from_numpy(np.minimum(index, last))],
-                "valid": torch.from_numpy(index <= last),
+            free = lag_over[tick]
+            stop = np.minimum(ends[tick], lag_next[free] + 1)
+            at = np.minimum(index, stop[:, None] - 1)
+            given = index < free[:, None]
+            batch: dict[str, Any] = {
+                "observation": {key: values[torch.from_numpy(tick)] for key, values in observations.items()},
+                "actions": torch.from_numpy(np.where(given[..., None], self.executed[at], self.actions[at])),
+                "valid": torch.from_numpy(index < stop[:, None]),
             }
+            if self.lagging.any():
+                batch["delay"] = torch.from_numpy(free - tick)
+            yield batch
 
     def save(self, path: Path, meta: Mapping[str, Any]) -> None:
         """Write to one safetensors file, whole or not at all; ``meta`` says how they were made."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         arrays = {f"observations/{key}": values for key, values in self.observations.items()}
-        arrays |= {name: getattr(self, name) for name in ("actions", "lengths", "seeds", "success", "disturbed")}
+        arrays |= {name: getattr(self, name) for name in (*_BY_TICK, *_BY_EPISODE)}
         save_file(
             {k: np.ascontiguousarray(v) for k, v in arrays.items()},
             temporary,
@@ -134,6 +160,7 @@ def collect(
     *,
     noise: float = 0.15,
     correlation: float = 0.7,
+    lag: int = 0,
     undisturbed: float = 0.2,
     path: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -141,10 +168,11 @@ def collect(
     """Record one episode a seed of ``env`` (a Gymnasium environment with ``env.unwrapped.expert()`` and a Box action).
 
     The executed action is the expert's plus Ornstein-Uhlenbeck noise, clipped into the space. ``noise`` is its
-    standard deviation as a share of half the action's range, ``correlation`` in [0, 1) that from tick to tick, and
-    ``undisturbed`` the share of episodes without any (drawn from the seed, like the noise, so that an episode is the
-    same whichever others are collected). With ``path`` the episodes are kept in that file, and those already there are
-    not collected again. ``progress(done, total)`` is called after every episode.
+    standard deviation as a share of half the action's range, ``correlation`` in [0, 1) that from tick to tick. In half
+    of these episodes there are lags of up to ``lag`` ticks (0: none). ``undisturbed`` is the share of episodes without
+    any of it. All of this is drawn from the seed, so an episode is the same whichever others are collected. With
+    ``path`` the episodes are kept in that file, and those already there are not collected again. ``progress(done,
+    total)`` is called after every episode.
 
     Raises :class:`DemonstrationError` for an environment without an expert or with another kind of action, and for a
     file at ``path`` that was collected differently.
@@ -152,6 +180,7 @@ def collect(
     for argument, value, good in (
         ("noise", noise, noise >= 0),
         ("correlation", correlation, 0 <= correlation < 1),
+        ("lag", lag, lag >= 0),
         ("undisturbed", undisturbed, 0 <= undisturbed <= 1),
     ):
         if not good:
@@ -170,7 +199,8 @@ def collect(
     ):
         raise DemonstrationError(f"{world} has actions {space}, expected a bounded Box of one dimension")
 
-    meta = {"env": world, "noise": noise, "correlation": correlation, "undisturbed": undisturbed}
+    disturbance = _Disturbance((high - low) / 2 * noise, correlation, lag, undisturbed)
+    meta = {"env": world, "noise": noise, "correlation": correlation, "lag": lag, "undisturbed": undisturbed}
     parts: list[Demonstrations] = []
     if path is not None and path.exists():
         kept, its_meta = Demonstrations.load(path)
@@ -182,7 +212,7 @@ def collect(
     done = {int(seed) for part in parts for seed in part.seeds}
     missing = [seed for seed in seeds if seed not in done]
     for number, seed in enumerate(missing, 1):
-        parts.append(_episode(env, seed, (high - low) / 2 * noise, correlation, undisturbed))
+        parts.append(_episode(env, seed, disturbance))
         if path is not None and (number % _SAVE_EVERY == 0 or number == len(missing)):
             parts = [_join(parts)]
             parts[0].save(path, meta)
@@ -191,32 +221,51 @@ def collect(
     return _join(parts)
 
 
-def _episode(env: Any, seed: int, scale: np.ndarray, correlation: float, undisturbed: float) -> Demonstrations:
+@dataclass(frozen=True)
+class _Disturbance:
+    scale: np.ndarray
+    correlation: float
+    lag: int
+    undisturbed: float
+
+
+def _episode(env: Any, seed: int, how: _Disturbance) -> Demonstrations:
     # A stream of its own: the environment makes default_rng(seed) for itself.
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-    disturbed = bool(generator.random() >= undisturbed) and bool(np.any(scale > 0))
+    quiet = bool(generator.random() < how.undisturbed)
+    lags = bool(generator.random() < 0.5) and how.lag > 0 and not quiet
+    scale = how.scale * (not quiet)
     observation, _ = env.reset(seed=seed)
     expert = env.unwrapped.expert()
     space = env.action_space
     seen: list[dict[str, np.ndarray]] = []
-    actions: list[np.ndarray] = []
+    said: list[np.ndarray] = []
+    executed: list[np.ndarray] = []
+    lagging: list[bool] = []
     offset = generator.standard_normal(scale.shape)
+    behind = left = 0  # how old the executed actions are, and for how many ticks more
     success, ended = False, False
     while not ended:
-        action = np.asarray(expert(), dtype=space.dtype)
         seen.append({key: np.array(value) for key, value in flatten(observation).items()})
-        actions.append(action)
-        executed = action
-        if disturbed:
-            executed = np.clip(action + scale * offset, space.low, space.high).astype(space.dtype)
-            offset = correlation * offset + np.sqrt(1 - correlation**2) * generator.standard_normal(scale.shape)
-        observation, _, terminated, truncated, info = env.step(executed)
+        said.append(np.asarray(expert(), dtype=space.dtype))
+        if lags and not any(lagging[-1:]) and generator.random() < _LAG_STARTS:  # two lags never touch
+            behind = left = int(generator.integers(1, how.lag + 1))
+        base = said[max(0, len(said) - 1 - behind)] if left else said[-1]
+        executed.append(np.clip(base + scale * offset, space.low, space.high).astype(space.dtype))
+        lagging.append(left > 0)
+        left = max(0, left - 1)
+        noise = generator.standard_normal(scale.shape)
+        offset = how.correlation * offset + np.sqrt(1 - how.correlation**2) * noise
+        observation, _, terminated, truncated, info = env.step(executed[-1])
         success = success or bool(info.get("success", info.get("is_success", False)))
         ended = terminated or truncated
+    disturbed = any(lagging) or bool(np.any(scale > 0))
     return Demonstrations(
         {key: np.stack([tick[key] for tick in seen]) for key in seen[0]},
-        np.stack(actions),
-        *(np.array([value]) for value in (len(actions), seed, success, disturbed)),
+        np.stack(said),
+        np.stack(executed),
+        np.array(lagging),
+        *(np.array([value]) for value in (len(said), seed, success, disturbed)),
     )
 
 
@@ -227,8 +276,5 @@ def _join(parts: Sequence[Demonstrations]) -> Demonstrations:
         raise DemonstrationError("seeds is empty; ask for at least one episode")
     return Demonstrations(
         {key: np.concatenate([p.observations[key] for p in parts]) for key in parts[0].observations},
-        *(
-            np.concatenate([getattr(p, name) for p in parts])
-            for name in ("actions", "lengths", "seeds", "success", "disturbed")
-        ),
+        *(np.concatenate([getattr(p, name) for p in parts]) for name in (*_BY_TICK, *_BY_EPISODE)),
     )

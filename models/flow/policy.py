@@ -4,6 +4,11 @@ Between noise and actions ``x = tau * noise + (1 - tau) * actions`` with tau = 1
 network learns ``noise - actions``. Training conditions on a prefix of given actions (training-time real-time
 chunking): the first d actions of a sample, d uniform in 0..max_delay, stay clean and take no part in the loss, so
 that a plan can continue the actions which run anyway while it is made.
+
+Two choices are ours. Half of the samples have no prefix (``prefix_rate``), because the first action without one is what
+closed-loop control mostly executes and would else be a thirteenth of the batch. And a linear map of the encoded
+observation regresses the chunk during training: the flow's targets are noisy, so its gradient teaches an encoder
+slowly, while the regression's are not. On BallIntercept-v0, 1500 steps, this lifts the score from 0.57 to 1.00.
 """
 
 from __future__ import annotations
@@ -11,13 +16,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..normalization import Kind, Normalizer, check_statistics
-from .encoder import ObservationEncoder
+from .encoder import ObservationEncoder, unfold_quaternions
 from .schedules import FINAL, ConstantSchedule, Schedule
 from .velocity import Context, Velocity
 
@@ -30,14 +36,18 @@ class FlowConfig:
     """Shapes and hyperparameters of a :class:`FlowPolicy`.
 
     ``action_size`` D and ``horizon`` H give the chunk [H, D]. ``state`` maps a key to the shape of its floats
-    (flattened), ``pictures`` to [height, width, 3]; at least one key in all. ``max_delay`` < H is the longest prefix.
-    ``normalization`` states the kind for each key of ``state`` and for ``"action"``.
+    (flattened), ``pictures`` to [height, width, 3]; at least one key in all. ``quaternions`` says where in a flattened
+    state key orientations stand, as (start, ``"xyzw"`` or ``"wxyz"``); the network sees them as matrices.
+    ``max_delay`` < H is the longest prefix.
+    ``normalization`` states the kind for each key of ``state`` and for ``"action"``. ``prefix_rate`` in [0, 1] is the
+    share of training samples whose prefix length is drawn from 0..max_delay, the others have none (1: the paper's).
     """
 
     action_size: int
     horizon: int = 16
     state: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pictures: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    quaternions: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
     normalization: Mapping[str, Kind] = field(default_factory=dict)
     max_delay: int = 8
     width: int = 96
@@ -45,6 +55,7 @@ class FlowConfig:
     heads: int = 4
     expansion: int = 4
     hidden: int = 128
+    prefix_rate: float = 0.5
 
     def __post_init__(self) -> None:
         for argument in ("action_size", "horizon", "width", "depth", "heads", "expansion", "hidden"):
@@ -55,11 +66,24 @@ class FlowConfig:
             raise ValueError(
                 f"max_delay={self.max_delay!r}, expected an integer with 0 <= max_delay < horizon={self.horizon}"
             )
+        if not 0 <= self.prefix_rate <= 1:
+            raise ValueError(f"prefix_rate={self.prefix_rate}, expected a share in [0, 1]")
         if not self.state and not self.pictures:
             raise ValueError("state and pictures are both empty; a policy needs at least one observation key")
         for key, shape in self.pictures.items():
             if len(shape) != 3:
                 raise ValueError(f"pictures[{key!r}]={shape}, expected (height, width, channels)")
+        for key, places in self.quaternions.items():
+            for start, order in places:
+                if (
+                    key not in self.state
+                    or not 0 <= start <= prod(self.state[key]) - 4
+                    or order not in ("xyzw", "wxyz")
+                ):
+                    raise ValueError(
+                        f"quaternions[{key!r}] names ({start}, {order!r}), expected four numbers inside "
+                        f"state[{key!r}] in the order xyzw or wxyz"
+                    )
         bad = [key for key in (*self.state, *self.pictures) if "." in key or not key]
         if bad:
             raise ValueError(f"observation keys {bad} hold a dot or are empty, which a module name cannot; rename them")
@@ -68,9 +92,9 @@ class FlowConfig:
             raise ValueError(f"normalization states no kind for {missing}; give one of mean_std, min_max, quantile")
 
     @property
-    def state_size(self) -> int:
-        """Length of all state vectors together."""
-        return sum(_length(shape) for shape in self.state.values())
+    def features(self) -> dict[str, int]:
+        """Key of ``state`` to how many numbers the network sees of it."""
+        return {key: prod(shape) + 2 * len(self.quaternions.get(key, ())) for key, shape in self.state.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data that :meth:`from_json` reads back."""
@@ -87,8 +111,12 @@ class FlowConfig:
                 key: {name: tuple(int(n) for n in shape) for name, shape in data.get(key, {}).items()}
                 for key in ("state", "pictures")
             }
-            return cls(**{**data, **shapes})
-        except (TypeError, AttributeError) as error:
+            quaternions = {
+                name: tuple((int(start), str(order)) for start, order in places)
+                for name, places in data.get("quaternions", {}).items()
+            }
+            return cls(**{**data, **shapes, "quaternions": quaternions})
+        except (TypeError, AttributeError) as error:  # a value of another kind than its field
             raise ValueError(f"not a flow configuration: {error}") from None
 
 
@@ -112,10 +140,12 @@ class FlowPolicy(nn.Module):
         self.config = config
         with torch.random.fork_rng(devices=[]):  # layers draw weights when made, which are then overwritten
             self.normalize = nn.ModuleDict(
-                {key: Normalizer(config.normalization[key], _length(s), limit=10.0) for key, s in config.state.items()}
+                {key: Normalizer(config.normalization[key], n, limit=10.0) for key, n in config.features.items()}
             )
             self.normalize_action = Normalizer(config.normalization["action"], config.action_size)
-            self.encoder = ObservationEncoder(config.state_size, config.pictures, config.width, config.hidden)
+            self.encoder = ObservationEncoder(
+                sum(config.features.values()), config.pictures, config.width, config.hidden
+            )
             self.velocity = Velocity(
                 config.action_size,
                 config.horizon,
@@ -124,9 +154,12 @@ class FlowPolicy(nn.Module):
                 heads=config.heads,
                 expansion=config.expansion,
             )
+            self.regression = nn.Linear(config.width, config.horizon * config.action_size)
         generator = generator or torch.Generator().manual_seed(0)
         self.encoder.initialize(generator)
         self.velocity.initialize(generator)
+        nn.init.xavier_uniform_(self.regression.weight, generator=generator)
+        nn.init.zeros_(self.regression.bias)
 
     @classmethod
     def from_tensors(cls, config: FlowConfig, tensors: Mapping[str, Tensor]) -> FlowPolicy:
@@ -135,8 +168,8 @@ class FlowPolicy(nn.Module):
         Raises ``NormalizationError`` when the statistics are not those that ``config`` states, and ``ValueError``
         naming the tensors that are missing, unknown or of another shape.
         """
-        for key, shape in config.state.items():
-            check_statistics(config.normalization[key], tensors, f"normalize.{key}", _length(shape))
+        for key, size in config.features.items():
+            check_statistics(config.normalization[key], tensors, f"normalize.{key}", size)
         check_statistics(config.normalization["action"], tensors, "normalize_action", config.action_size)
         policy = cls(config)
         wanted = policy.state_dict()
@@ -155,24 +188,33 @@ class FlowPolicy(nn.Module):
     def fit_normalization(self, observations: Observation, actions: Tensor) -> None:
         """Take the statistics of observations [n, ...] and actions [n, D]."""
         for key, normalizer in self.normalize.items():
-            normalizer.fit(observations[key].flatten(1).float())  # type: ignore[operator]
+            normalizer.fit(self._features(key, observations[key]))  # type: ignore[operator]
         self.normalize_action.fit(actions)
 
     def encode(self, observation: Observation) -> Context:
         """Encode a batch of observations, once a plan."""
-        parts = [normalizer(observation[key].flatten(1)) for key, normalizer in self.normalize.items()]
-        state = torch.cat(parts, dim=-1) if parts else None
-        return self.velocity.context(*self.encoder(state, observation))
+        return self.velocity.context(*self._encode(observation))
 
     def loss(self, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
-        """Flow-matching loss of a batch: ``observation``, ``actions`` [B, H, D] and ``valid`` [B, H].
+        """Losses of a batch: ``observation``, ``actions`` [B, H, D], ``valid`` [B, H] and perhaps ``delay`` [B].
 
-        ``valid`` is false beyond the end of an episode; those actions and the prefix are not counted.
+        ``valid`` is false beyond the end of an episode; those actions are not counted. ``delay`` says how many of the
+        actions were given (at most ``max_delay``); without it, prefix lengths are drawn. ``"loss"`` is the sum of
+        ``"flow"`` (see :func:`flow_loss`) and ``"regression"``; ``"near"`` is the flow loss of the first free action.
         """
-        actions = self.normalize_action(batch["actions"])
-        context = self.encode(batch["observation"])
-        draw = draw_training(len(actions), self.config, generator, actions)
-        return flow_loss(lambda x, tau: self.velocity(context, x, tau, batch["valid"]), actions, batch["valid"], *draw)
+        valid = batch["valid"]
+        actions = self.normalize_action(batch["actions"].to(self.velocity.position.dtype))
+        vector, tokens = self._encode(batch["observation"])
+        context = self.velocity.context(vector, tokens)
+        noise, rho, delay = draw_training(len(actions), self.config, generator, actions)
+        told = valid
+        if "delay" in batch:
+            delay = batch["delay"]
+            told = valid & (delay == 0)[:, None]  # the observation alone does not tell what follows a given prefix
+        losses = flow_loss(lambda x, tau: self.velocity(context, x, tau, valid), actions, valid, noise, rho, delay)
+        error = (self.regression(vector).view_as(actions) - actions).square().mean(-1)
+        regression = (error * told).sum() / told.sum().clamp(min=1)
+        return {"loss": losses["flow"] + regression, **losses, "regression": regression}
 
     def stream(
         self,
@@ -188,7 +230,8 @@ class FlowPolicy(nn.Module):
         longer than ``max_delay`` or of another shape.
         """
         delays, given = self._prefix(noise, prefixes)
-        table = torch.stack([schedule.taus(d) for d in delays], dim=1).to(noise)  # [steps + 1, B, H]
+        columns = {d: schedule.taus(d) for d in set(delays)}
+        table = torch.stack([columns[d] for d in delays], dim=1).to(noise)  # [steps + 1, B, H]
         normal_given = self.normalize_action(given)
         is_given = (
             torch.arange(noise.shape[1], device=noise.device) < torch.tensor(delays, device=noise.device)[:, None]
@@ -215,9 +258,18 @@ class FlowPolicy(nn.Module):
         prefixes: Sequence[Tensor] | None = None,
     ) -> Tensor:
         """Chunks [B, H, D] in action units, after all steps (default: ten equal ones)."""
-        schedule = schedule or ConstantSchedule(self.config.horizon, 10)
-        *_, last = self.stream(self.encode(observation), noise, schedule, prefixes)
+        ten = ConstantSchedule(self.config.horizon, 10)
+        *_, last = self.stream(self.encode(observation), noise, schedule or ten, prefixes)
         return last.actions
+
+    def _encode(self, observation: Observation) -> tuple[Tensor, Tensor | None]:
+        parts = [normalizer(self._features(key, observation[key])) for key, normalizer in self.normalize.items()]
+        return self.encoder(torch.cat(parts, dim=-1) if parts else None, observation)
+
+    def _features(self, key: str, values: Tensor) -> Tensor:
+        vectors = values.flatten(1).to(self.velocity.position.dtype)
+        places = self.config.quaternions.get(key)
+        return unfold_quaternions(vectors, places) if places else vectors
 
     def _prefix(self, noise: Tensor, prefixes: Sequence[Tensor] | None) -> tuple[list[int], Tensor]:
         given = torch.zeros_like(noise)
@@ -226,8 +278,8 @@ class FlowPolicy(nn.Module):
             delays[row] = len(prefix)
             if len(prefix) > self.config.max_delay:
                 raise ValueError(
-                    f"prefix of {len(prefix)} actions, but max_delay={self.config.max_delay}: this policy was trained to "
-                    "continue at most that many; plan earlier, or train with a larger max_delay"
+                    f"prefix of {len(prefix)} actions, but max_delay={self.config.max_delay}: this policy was trained "
+                    "to continue at most that many; plan earlier, or train with a larger max_delay"
                 )
             if len(prefix) and tuple(prefix.shape[1:]) != (self.config.action_size,):
                 raise ValueError(f"prefix has shape {tuple(prefix.shape)}, expected [d, {self.config.action_size}]")
@@ -237,7 +289,7 @@ class FlowPolicy(nn.Module):
 
 
 class Draw(NamedTuple):
-    """What chance decides about a training batch: ``noise`` [B, H, D], progress ``rho`` [B] in (0, 1], ``delay`` [B]."""
+    """What chance decides about a training batch: ``noise`` [B, H, D], ``rho`` [B] in (0, 1] and ``delay`` [B]."""
 
     noise: Tensor
     rho: Tensor
@@ -248,7 +300,8 @@ def draw_training(size: int, config: FlowConfig, generator: torch.Generator, lik
     """Draw noise, times and prefix lengths. ``rho`` follows Beta(1.5, 1) * 0.999 + 0.001, as in pi0."""
     noise = torch.randn(size, config.horizon, config.action_size, generator=generator).to(like)
     rho = torch.rand(size, generator=generator).pow(2 / 3).mul(0.999).add(0.001).to(like)  # the inverse of Beta(1.5, 1)
-    delay = torch.randint(0, config.max_delay + 1, (size,), generator=generator).to(like.device)
+    delay = torch.randint(0, config.max_delay + 1, (size,), generator=generator)
+    delay = torch.where(torch.rand(size, generator=generator) < config.prefix_rate, delay, 0).to(like.device)
     return Draw(noise, rho, delay)
 
 
@@ -257,7 +310,7 @@ def flow_loss(
 ) -> dict[str, Tensor]:
     """The loss of a field ``velocity(x, tau)`` on normalised ``actions`` [B, H, D] at drawn noise, times and delays.
 
-    ``"loss"`` is the mean over counted actions of the mean squared error over their dimensions; an action counts
+    ``"flow"`` is the mean over counted actions of the mean squared error over their dimensions; an action counts
     when it is valid and not part of the prefix. ``"near"`` is the same over the first counted action of each sample.
     """
     horizon = actions.shape[1]
@@ -268,13 +321,6 @@ def flow_loss(
     error = (velocity(x, tau) - (noise - actions)).square().mean(-1)
     near = counted * (index == delay[:, None])
     return {
-        "loss": (error * counted).sum() / counted.sum().clamp(min=1),
+        "flow": (error * counted).sum() / counted.sum().clamp(min=1),
         "near": ((error * near).sum() / near.sum().clamp(min=1)).detach(),
     }
-
-
-def _length(shape: Sequence[int]) -> int:
-    length = 1
-    for n in shape:
-        length *= n
-    return length

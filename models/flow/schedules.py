@@ -7,6 +7,7 @@ column i is the path of action i, and whose first ``delay`` columns are 0: those
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -19,8 +20,13 @@ FINAL = 1e-2
 class Schedule(Protocol):
     """What the sampler and the loss need of a schedule."""
 
-    horizon: int
-    steps: int
+    @property
+    def horizon(self) -> int:
+        """Actions a chunk."""
+
+    @property
+    def steps(self) -> int:
+        """Evaluations of the network a plan."""
 
     def taus(self, delay: int = 0) -> Tensor:
         """Times [steps + 1, horizon] before, between and after the steps, with ``delay`` given actions."""
@@ -58,4 +64,4 @@ class ConstantSchedule:
 def ready_after(taus: Tensor, delay: int = 0) -> list[range]:
     """Which actions become final with each step of a table [steps + 1, horizon]: always the next few in a row."""
     counts = [delay, *((row < FINAL).sum().item() for row in taus[1:])]
-    return [range(int(a), int(b)) for a, b in zip(counts, counts[1:], strict=False)]
+    return [range(int(a), int(b)) for a, b in pairwise(counts)]

@@ -110,8 +110,8 @@ class Velocity(nn.Module):
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
                 nn.init.zeros_(layer.bias)
         nn.init.normal_(self.position, std=0.02, generator=generator)
-        for layer in (self.time[-1], self.modulation, self.head):
-            nn.init.zeros_(layer.weight)
+        for weight in (self.time[-1].weight, self.modulation.weight, self.head.weight):
+            nn.init.zeros_(weight)  # type: ignore[arg-type]
         # The scales stand around one, and the context's half carries the one.
         parts = self.modulation.bias.view(-1, self.width)
         parts[1 : _PARTS * self.depth : 3] = 1.0

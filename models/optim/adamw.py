@@ -1,4 +1,4 @@
-"""``optim=adamw``: Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay Regularization")."""
+"""``optim=adamw``: Loshchilov and Hutter, "Decoupled Weight Decay Regularization"."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def run(
     episodes: Annotated[int, typer.Option("--episodes", "-n", help="Number of episodes.", min=1)] = DEMO_EPISODES,
     seed: Annotated[int, typer.Option(help="Seed of the first episode; the next has seed+1.", min=0)] = 0,
     clock: Annotated[
-        str, typer.Option(help="lockstep: the world waits for the agent. virtual: it does not.")
+        str, typer.Option(help="lockstep: the world waits for the agent. virtual: it does not. wall: in real time.")
     ] = "lockstep",
     profile: Annotated[
         str | None, typer.Option(help="Latency profile of the virtual clock (`palaestra list profiles`).")
@@ -128,7 +128,9 @@ def _show(result: Any, record: Path | None) -> None:
     out.print(f"[bold]{config.agent}[/] in [bold]{config.env}[/]{mark}", soft_wrap=True)
     settings = [f"clock {config.clock}"]
     if config.clock == "virtual":
-        settings.append(f"profile {config.profile or 'zero'}, mode {config.execution.mode}")
+        settings.append(f"profile {config.profile or 'zero'}")
+    if config.clock != "lockstep":
+        settings.append(f"mode {config.execution.mode}")
     checked, *notes = result.rows[0].interface.split("; ")
     settings += [f"lanes {config.lanes}", f"interface {checked.partition(':')[0]}"]
     if config.backend:
@@ -168,4 +170,5 @@ _COSTS = {
     "ttfa_ms": "time to first action, ms",
     "reaction_ms": "reaction to an event, ms",
     "stalls": "ticks without action",
+    "late_ticks": "ticks more than half a tick late",
 }

@@ -15,16 +15,16 @@ from .console import err, out, quiet
 
 
 def serve(
-    agent: Annotated[str | None, typer.Argument(help="Agent: a name (`palaestra list agents`) or module:Class.")] = None,
+    agent: Annotated[
+        str | None, typer.Argument(help="Agent: a name (`palaestra list agents`) or module:Class.")
+    ] = None,
     env: Annotated[str | None, typer.Option(help="Environment that the agent is served for.")] = None,
     bind: Annotated[str, typer.Option(help="Endpoint of the native and the GR00T dialect.")] = "tcp://127.0.0.1:5600",
     openpi: Annotated[str | None, typer.Option(help="Also answer openpi clients, at HOST:PORT.")] = None,
     openpi_streaming: Annotated[
         bool, typer.Option("--openpi-streaming", help="Send openpi clients parts as well (FASTER's extension).")
     ] = False,
-    token: Annotated[
-        str | None, typer.Option(envvar="PALAESTRA_TOKEN", help="A word that clients must know.")
-    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="PALAESTRA_TOKEN", help="A word that clients must know.")] = None,
     new_key: Annotated[
         Path | None, typer.Option(help="Make a pair of keys, NAME.key and NAME.key_secret, and end.")
     ] = None,
@@ -106,9 +106,7 @@ def serve(
             addresses = {"agent": agent, "env": env, "url": server.bind, "openpi": None}
             if openpi:
                 host, port = _host_port(openpi)
-                front = OpenpiServer(
-                    server, host, port, api_key=token, streaming=openpi_streaming, insecure=insecure
-                )
+                front = OpenpiServer(server, host, port, api_key=token, streaming=openpi_streaming, insecure=insecure)
                 stack.enter_context(front)
                 addresses["openpi"] = f"ws://{front.host}:{front.port}"
             if as_json:

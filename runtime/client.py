@@ -1,0 +1,246 @@
+"""Acts through a server: :class:`RemoteAgent` is an agent like any other."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..agents.agent import ActionPart, Agent, Call, Context, Episode, Memory, Observation, Transition
+from ..envs.interface import Interface
+from .connection import Connection, Exchange, Inbox, ServerLost, as_error
+from .frame_codec import WireError
+from .keys import ClientKeys
+from .protocol import CANCEL, ENCODE, ERROR, FINAL, OBSERVATION, PART, RESET, Message, describe_episode
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class RemoteMemory:
+    """An episode that is remembered by a server. ``steps`` are what it has not been told of yet."""
+
+    episode: Episode
+    number: int
+    generation: int = -1
+    observed: Observation = None
+    steps: list[Transition] = field(default_factory=list)
+
+
+class RemoteAgent(Agent):
+    """An agent behind a socket: plans where ``palaestra serve`` runs.
+
+    Options (``remote:url=tcp://127.0.0.1:5600``): ``token``; ``key`` and ``server_key``, files of CURVE keys;
+    ``timeout_s``, the longest silence of a server that is there; ``patience_s``, how long a plan waits for one that is
+    gone. A plan of which some actions have arrived ends with them when the server is lost; one that has none is
+    asked for again from the new server, whose memory of the episode begins anew (``reconnects`` counts that).
+    An observation must not be written to before its plan has begun to arrive: it is sent without being copied.
+
+    Raises ``ServerLost`` when there is no server, ``WireError`` for what it refuses (``POLICY_FAILED`` when the agent
+    there raised an error), ``ValueError`` for options that contradict each other.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        key: str | Path | None = None,
+        server_key: str | Path | None = None,
+        timeout_s: float = 60.0,
+        patience_s: float = 10.0,
+    ):
+        if (key is None) != (server_key is None):
+            raise ValueError("key and server_key belong together: your own secret key and the server's public one")
+        for name, value in (("timeout_s", timeout_s), ("patience_s", patience_s)):
+            if not value > 0:
+                raise ValueError(f"{name}={value}, expected more than 0 s")
+        keys = ClientKeys.read(key, server_key) if key is not None and server_key is not None else None
+        self.connection = Connection(url, token=token, keys=keys, connect_s=patience_s)
+        self.timeout_s, self.patience_s = timeout_s, patience_s
+        self.reconnects = 0
+        self._served = _served(self.connection)
+        described, card = self._served
+        self.interface = Interface.from_json(card) if card is not None else None
+        self.encode_every = int(described["encode_every"])
+        self._learns = bool(described["learns"])
+        self._numbers = itertools.count(1)
+        weakref.finalize(self, self.connection.close)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the agent behind the socket does."""
+        return self._learns
+
+    def close(self) -> None:
+        """End the connection."""
+        self.connection.close()
+
+    def reset(self, episode: Episode) -> RemoteMemory:
+        """Let the agent behind the socket begin an episode, which ends when the memory is dropped."""
+        memory = RemoteMemory(episode, next(self._numbers))
+        self._remember(memory)
+        weakref.finalize(memory, self.connection.bid_farewell, memory.number)
+        return memory
+
+    def encode(self, memory: RemoteMemory, observation: Observation) -> Context:
+        """The slow pass, over there. The context is its number."""
+        number = next(self._numbers)
+        self._ask(memory, ENCODE, {"episode": memory.number, "context": number}, {"observation": observation})
+        return memory.generation, number
+
+    def plan(self, memory: RemoteMemory, call: Call) -> Iterator[ActionPart]:
+        """Parts as they arrive. A reader that stops early cancels the rest over there."""
+        for _, part in self.plan_many([(memory, call)]):
+            yield part
+
+    def plan_many(self, jobs: Sequence[tuple[Memory, Call]]) -> Iterator[tuple[int, ActionPart]]:
+        """Plans of several episodes, asked for at once and yielded in the order of arrival."""
+        inbox: Inbox = queue.SimpleQueue()
+        asked: dict[Exchange, int] = {}
+
+        def ask(index: int) -> None:
+            memory, call = jobs[index]
+            asked[self.connection.request(OBSERVATION, *self._observation(memory, call), inbox)] = index
+
+        try:
+            for index in range(len(jobs)):
+                ask(index)
+            while asked:
+                exchange, message = self._next(inbox)
+                if exchange not in asked:
+                    continue
+                index = asked[exchange]
+                if message is not None and message.kind == PART:
+                    yield index, _part(message)
+                    continue
+                del asked[exchange]
+                if message is None:
+                    if exchange.parts:
+                        continue
+                    self._find_again(jobs[index][0])
+                    ask(index)
+                elif message.kind == ERROR:
+                    raise as_error(message)
+                elif message.kind == FINAL and (rest := _rest(message)) is not None:
+                    yield index, rest
+        finally:
+            for exchange in asked:
+                self.connection.tell(CANCEL, {"seq": exchange.seq})
+
+    def learn(self, memory: RemoteMemory, transition: Transition) -> None:
+        """Remember the step; it travels with the next observation."""
+        if self._learns:
+            memory.steps.append(transition)
+
+    # --- what they are made of ---
+
+    def _observation(self, memory: RemoteMemory, call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
+        header: dict[str, Any] = {
+            "episode": memory.number,
+            "tick": call.tick,
+            "t_cap_ns": time.monotonic_ns(),
+            "need": call.need,
+        }
+        if call.context is not None:
+            generation, header["context"] = call.context
+            if generation != memory.generation:
+                del header["context"]
+        tree = {"observation": call.observation, "committed": _plain(call.committed)}
+        if memory.steps:
+            last = len(memory.steps) - 1
+            tree["steps"] = [
+                {
+                    "action": step.action,
+                    "reward": step.reward,
+                    "terminated": step.terminated,
+                    "truncated": step.truncated,
+                    **({} if n == last else {"observation": step.next_observation}),
+                }
+                for n, step in enumerate(memory.steps)
+            ]
+            memory.steps.clear()
+        return header, tree
+
+    def _next(self, inbox: Inbox) -> tuple[Exchange, Message | None]:
+        try:
+            return inbox.get(timeout=self.timeout_s)
+        except queue.Empty:
+            busy = self.connection.worker_busy_ms
+            raise WireError(
+                "POLICY_HUNG" if busy else "NO_ANSWER",
+                f"the server is there, but nothing came for {self.timeout_s:g} s"
+                + (f"; its agent has been at one step for {busy:.0f} ms" if busy else ""),
+            ) from None
+
+    def _ask(self, memory: RemoteMemory, kind: bytes, header: dict[str, Any], tree: Any) -> None:
+        """A request that is answered once; asked again where the server was lost on the way."""
+        while True:
+            exchange = self.connection.request(kind, header, tree)
+            _, message = self._next(exchange.inbox)
+            if message is None:
+                self._find_again(memory)
+                continue
+            if message.kind == ERROR:
+                raise as_error(message)
+            return
+
+    def _remember(self, memory: RemoteMemory) -> None:
+        """Begin the episode on the server that is there now."""
+        tree = {"episode": describe_episode(memory.episode)}
+        while memory.generation != self.connection.generation:
+            self.connection.wait_ready(self.patience_s)
+            generation = self.connection.generation
+            exchange = self.connection.request(RESET, {"episode": memory.number}, tree)
+            _, message = self._next(exchange.inbox)
+            if message is not None and message.kind == ERROR:
+                raise as_error(message)
+            if message is not None:
+                memory.generation = generation
+
+    def _find_again(self, memory: RemoteMemory) -> None:
+        """Wait for the server's return and begin the episode there anew. Raises ``ServerLost``."""
+        self.connection.wait_ready(self.patience_s)
+        if memory.generation != self.connection.generation:
+            if (now := _served(self.connection)) != self._served:
+                raise ServerLost(f"{self.connection.url} came back with another agent: {now[0]}, was {self._served[0]}")
+            self.reconnects += 1
+            log.warning("%s was lost and is back; its memory of the episode begins anew", self.connection.url)
+            self._remember(memory)
+
+
+def _served(connection: Connection) -> tuple[dict[str, Any], Any]:
+    """Who acts over there: its description and its interface card."""
+    return connection.welcome.header["agent"], connection.welcome["interface"]
+
+
+def _part(message: Message) -> ActionPart:
+    header = message.header
+    return ActionPart(
+        start=message.integer("start"),
+        actions=message["actions"],
+        encodes=message.integer("encodes"),
+        evaluations=message.integer("evaluations"),
+        replan_in=header.get("replan_in"),
+        extras=message["extras"],
+    )
+
+
+def _rest(message: Message) -> ActionPart | None:
+    """The work that was done after the last part with actions."""
+    work = message.integer("encodes"), message.integer("evaluations")
+    replan_in = message.header.get("replan_in")
+    return ActionPart(encodes=work[0], evaluations=work[1], replan_in=replan_in) if any(work) or replan_in else None
+
+
+def _plain(actions: Any) -> Any:
+    """Committed actions as they travel: an array, or a list of members."""
+    return actions if isinstance(actions, np.ndarray) else list(actions)
