@@ -165,6 +165,7 @@ class Offscreen:
         if quality == "fast":
             for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
                 self._scene.flags[flag] = 0
+        self._meshes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_MESH)
         self._viewport = mujoco.MjrRect(0, 0, self.width, self.height)
         self._bottom_up = np.empty((self.height, self.width, 3), np.uint8)
         self._context = _gl_context(self.width, self.height)
@@ -188,9 +189,30 @@ class Offscreen:
         mujoco.mjv_updateScene(self.model, data, self.option, None, view, mujoco.mjtCatBit.mjCAT_ALL, self._scene)
         for edit in self.edits:
             edit(self.model, data, view, self._scene)
+        self._skip_unseen(data)
         mujoco.mjr_render(self._viewport, self._scene, self._drawer)
         mujoco.mjr_readPixels(self._bottom_up, None, self._viewport, self._drawer)
         return self._bottom_up[::-1].copy()
+
+    def _skip_unseen(self, data: mujoco.MjData) -> None:
+        """Leave out meshes whose bounding sphere is outside of the picture; the driver would transform each corner."""
+        eye = self._scene.camera[0]
+        plain = not (eye.orthographic or eye.frustum_center or eye.frustum_width or eye.frustum_top + eye.frustum_bottom)
+        if not len(self._meshes) or not plain:
+            return
+        tall = (eye.frustum_top - eye.frustum_bottom) / 2 / eye.frustum_near  # tangents of the half angles
+        wide = tall * self.width / self.height
+        middle = (eye.pos + self._scene.camera[1].pos) / 2  # MuJoCo draws from between the two eyes
+        offset = data.geom_xpos[self._meshes] - middle
+        ahead, up, right = offset @ eye.forward, offset @ eye.up, offset @ np.cross(eye.forward, eye.up)
+        radius = self.model.geom_rbound[self._meshes]
+        unseen = ahead < -radius
+        unseen |= np.abs(up) > ahead * tall + radius * np.hypot(1, tall)
+        unseen |= np.abs(right) > ahead * wide + radius * np.hypot(1, wide)
+        hidden = set(self._meshes[unseen].tolist())
+        for shape in self._scene.geoms[: self._scene.ngeom] if hidden else ():
+            if shape.objtype == mujoco.mjtObj.mjOBJ_GEOM and shape.objid in hidden:
+                shape.type = mujoco.mjtGeom.mjGEOM_NONE
 
     def close(self) -> None:
         """Free the OpenGL context. Safe to call twice."""

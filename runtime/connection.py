@@ -179,7 +179,7 @@ class Connection:
         socket.maxmsgsize = self.limits.bytes
         socket.reconnect_ivl, socket.reconnect_ivl_max = 50, 500
         socket.handshake_ivl = 2000  # a network that is cut during the handshake would else cost half a minute
-        socket.heartbeat_ivl, socket.heartbeat_timeout, socket.heartbeat_ttl = 1000, 3000, 3000
+        keep_alive(socket)
         if self._keys:
             socket.curve_serverkey = self._keys.server
             socket.curve_publickey, socket.curve_secretkey = self._keys.own.public, self._keys.own.secret
@@ -326,6 +326,19 @@ class Connection:
         self._requests.append(frames)
         self._bell.ring()
         return True
+
+
+def keep_alive(socket: zmq.Socket) -> None:
+    """Let the operating system find out about lines that are dead.
+
+    Not by ZMTP heartbeats: libzmq 4.3.5 ends the whole process (``Assertion failed: !_io_error``) when their timer
+    fires on a connection whose peer has hung up while its queue was full. Any client could bring that about. That
+    the other side is alive and well, both sides learn from pings anyway.
+    """
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 5)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
 
 
 def as_error(message: Message) -> WireError:

@@ -30,6 +30,7 @@ AGENTS: dict[str, str] = {
     "hold": "palaestra.agents.scripted:Hold",
     "expert": "palaestra.agents.scripted:Expert",
     "flow": "palaestra.agents.flow:Flow",
+    "remote": "palaestra.runtime.client:RemoteAgent",
 }
 _PLUGINS = ("gymnasium_robotics", "metaworld", "gym_pusht", "gym_aloha", "gym_xarm", "ale_py")
 

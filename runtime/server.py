@@ -25,6 +25,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from ..agents.agent import ActionPart, Agent, Call, Episode
 from ..agents.holding import zero_action
 from .bell import Bell
+from .connection import keep_alive
 from .frame_codec import LIMITS, Buffer, Limits, WireError
 from .fronts.groot import Groot
 from .fronts.native import Native
@@ -134,7 +135,7 @@ class PolicyServer:
         router.router_mandatory = 1
         router.sndhwm, router.rcvhwm = 32, 256
         router.maxmsgsize = self.limits.bytes
-        router.heartbeat_ivl, router.heartbeat_timeout, router.heartbeat_ttl = 1000, 3000, 3000
+        keep_alive(router)
         router.ipv6 = "[" in self.bind
         try:
             router.bind(self.bind)

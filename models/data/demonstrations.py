@@ -97,7 +97,7 @@ class Demonstrations:
             free = lag_over[tick]
             stop = np.minimum(ends[tick], lag_next[free] + 1)
             at = np.minimum(index, stop[:, None] - 1)
-            given = index < free[:, None]
+            given = at < free[:, None]
             batch: dict[str, Any] = {
                 "observation": {key: values[torch.from_numpy(tick)] for key, values in observations.items()},
                 "actions": torch.from_numpy(np.where(given[..., None], self.executed[at], self.actions[at])),

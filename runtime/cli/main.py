@@ -11,6 +11,7 @@ from .doctor import doctor
 from .episodes import episodes
 from .lists import app as lists
 from .run import run
+from .serve import serve
 from .train import app as train
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(run)
 app.add_typer(train, name="train")
 app.add_typer(lists, name="list")
+app.command()(serve)
 app.command()(episodes)
 app.command()(doctor)
 

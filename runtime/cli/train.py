@@ -58,7 +58,7 @@ def flow(
         from ..registry import make_env
 
         torch.set_num_threads(1)  # the same bits on every machine size; the networks are small
-        changes = {"demonstrations": demonstrations, "steps": steps}
+        changes: dict[str, Any] = {"demonstrations": demonstrations, "steps": steps}
         recipe = replace(recipe_for(env), seed=seed, **{k: v for k, v in changes.items() if v is not None})
         method = Backend.parse(backend)
         world = make_env(env)

@@ -1,12 +1,16 @@
-"""Pictures per second: ours beside robosuite's default renderer and beside ``mujoco.Renderer``, in one process.
+"""Milliseconds per picture: ours beside ``mujoco.Renderer`` and beside robosuite's default renderer.
 
 python tests/benchmarks/bench_offscreen.py [--sizes 64 84 256] [--rounds 7] [--task Lift]
 
-The contenders draw the same state in turn; the ratios are medians over the rounds.
+The contenders draw the same scene in turn, each in a process of its own (robosuite draws into whatever context
+was used last); times are processor times, the ratios medians over the rounds.
 """
 
 import argparse
+import os
 import statistics
+import subprocess
+import sys
 import time
 
 import mujoco
@@ -27,74 +31,82 @@ TABLE = """
 """
 
 
-def alternate(contenders, rounds):
-    """Milliseconds per call of each contender, per round."""
-    times = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, draw in contenders.items():
-            calls, began = 0, time.perf_counter()
-            while time.perf_counter() - began < 0.1:
-                draw()
-                calls += 1
-            times[name].append((time.perf_counter() - began) / calls * 1e3)
-    return {name: values[1:] for name, values in times.items()}  # the first round warms up
-
-
-def report(title, times):
-    ours = times["ours, fast"]
-    for name, values in times.items():
-        ratio = statistics.median(value / own for value, own in zip(values, ours, strict=True))
-        print(f"{title:34}{name:20}{statistics.median(values):9.2f} ms{ratio:8.1f} x")
-
-
-def simple_scene(size, rounds):
+def simple(side, size):
+    """Draws three shapes."""
     model = mujoco.MjModel.from_xml_string(TABLE)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    fast, full = Offscreen(model, size, size), Offscreen(model, size, size, quality="full")
-    theirs = mujoco.Renderer(model, size, size)
+    if side == "ours":
+        camera = Offscreen(model, size, size)
+        return lambda: camera.render(data, "eye")
+    renderer = mujoco.Renderer(model, size, size)
 
-    def renderer():
-        theirs.update_scene(data, "eye")
-        return theirs.render()
+    def draw():
+        renderer.update_scene(data, "eye")
+        return renderer.render()
 
-    contenders = {
-        "ours, fast": lambda: fast.render(data, "eye"),
-        "ours, full": lambda: full.render(data, "eye"),
-        "mujoco.Renderer": renderer,
-    }
-    report(f"three shapes, {size} px", alternate(contenders, rounds))
-    for one in (fast, full, theirs):
-        one.close()
+    return draw
 
 
-def robot_scene(task, size, rounds):
+def robot(side, task, view, size):
+    """Draws a task at its start."""
+    if side == "ours":
+        from palaestra.envs.robosuite_arm import RobosuiteArm
+
+        env = RobosuiteArm(task, pixels=size, cameras=[view])
+        env.reset(seed=0)
+        return lambda: env._picture(view, (size, size))
     import robosuite
 
-    from palaestra.envs.robosuite_arm import RobosuiteArm
-
-    env = RobosuiteArm(task, pixels=size)
-    env.reset(seed=0)
     plain = robosuite.make(
-        task,
-        robots="Panda",
-        has_renderer=False,
-        has_offscreen_renderer=True,
-        renderer="mujoco",
-        camera_heights=size,
-        camera_widths=size,
+        task, robots="Panda", has_renderer=False, renderer="mujoco", camera_heights=size, camera_widths=size
     )
     plain.reset()
-    for camera in ("agentview", "frontview"):
-        contenders = {
-            "ours, fast": lambda camera=camera: env._picture(camera, (size, size)),
-            "robosuite": lambda camera=camera: np.ascontiguousarray(
-                plain.sim.render(camera_name=camera, width=size, height=size)[::-1]
-            ),
-        }
-        report(f"{task}, {camera}, {size} px", alternate(contenders, rounds))
-    env.close()
-    plain.close()
+    return lambda: np.ascontiguousarray(plain.sim.render(camera_name=view, width=size, height=size)[::-1])
+
+
+def serve(side, task, view, size):
+    """A worker: one round per line read."""
+    draw = robot(side, task, view, size) if task else simple(side, size)
+    draw()
+    print("ready", 0, flush=True)
+    for _ in sys.stdin:
+        calls, began = 0, time.process_time()
+        while time.process_time() - began < 0.2:
+            draw()
+            calls += 1
+        print("round", (time.process_time() - began) / calls * 1e3, flush=True)
+
+
+def answer(worker, word):
+    for line in worker.stdout:
+        if line.startswith(word):
+            return float(line.split()[1])
+    raise SystemExit(f"a worker ended before it answered {word!r}")
+
+
+def compare(title, other, rounds, *arguments):
+    workers = {}
+    for side in ("ours", other):
+        command = [sys.executable, __file__, "--worker", side, *arguments]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        workers[side] = subprocess.Popen(command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+        answer(workers[side], "ready")
+    times = {side: [] for side in workers}
+    for _ in range(rounds):
+        for side, worker in workers.items():
+            print(file=worker.stdin, flush=True)
+            times[side].append(answer(worker, "round"))
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+    ours, theirs = times["ours"], times[other]
+    ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+    print(
+        f"{title:30} ours {statistics.median(ours):7.2f} ms   {other:15} {statistics.median(theirs):7.2f} ms"
+        f"   {ratio:6.1f} x",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
@@ -102,9 +114,17 @@ if __name__ == "__main__":
     parser.add_argument("--sizes", nargs="+", type=int, default=[64, 84, 256])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--task", default="Lift")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--view", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    print(f"backend: {backend()}")
-    for pixels in arguments.sizes:
-        simple_scene(pixels, arguments.rounds)
-    for pixels in arguments.sizes:
-        robot_scene(arguments.task, pixels, arguments.rounds)
+    if arguments.worker:
+        serve(arguments.worker, arguments.view and arguments.task, arguments.view, arguments.sizes[0])
+        raise SystemExit
+    print(f"backend: {backend()}")  # which also sets MUJOCO_GL for the workers
+    for pixels in map(str, arguments.sizes):
+        compare(f"three shapes, {pixels} px", "mujoco.Renderer", arguments.rounds, "--sizes", pixels)
+    for pixels in map(str, arguments.sizes):
+        for eye in ("agentview", "frontview"):
+            title = f"{arguments.task}, {eye}, {pixels} px"
+            options = ("--sizes", pixels, "--task", arguments.task, "--view", eye)
+            compare(title, "robosuite", arguments.rounds, *options)

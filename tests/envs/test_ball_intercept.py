@@ -157,7 +157,7 @@ def test_same_seed_same_episode_in_another_process(env):
 def test_bad_input_gets_a_sentence(env):
     for pixels in (0, 4, 64.0, "64", True, 5000):
         with pytest.raises(ValueError, match="pixels="):
-            BallIntercept(pixels=pixels)  # type: ignore[arg-type]
+            BallIntercept(pixels=pixels)
     with pytest.raises(ValueError, match="render_mode='human'"):
         BallIntercept(render_mode="human")
     env.reset(seed=0)

@@ -86,7 +86,7 @@ def test_bad_arguments_get_a_sentence():
     with pytest.raises(ValueError, match=r"width=0, expected 1 to"):
         Offscreen(model, 0, 32)
     with pytest.raises(ValueError, match=r"quality='best', expected"):
-        Offscreen(model, 32, 32, quality="best")  # type: ignore[arg-type]
+        Offscreen(model, 32, 32, quality="best")
     with Offscreen(model, 32, 32) as camera:
         for wrong in ("eyes", 7):
             with pytest.raises(ValueError, match=r"is not in this model, expected one of \['eye', 'behind'\]"):
@@ -117,9 +117,25 @@ def test_merged_facets_do_not_show():
     model, data = state(SPHERE)
     pictures = []
     for quality in ("full", "fast"):
-        with Offscreen(model, 84, 84, quality=quality) as camera:  # type: ignore[arg-type]
+        with Offscreen(model, 84, 84, quality=quality) as camera:
             pictures.append(camera.render(data, "eye").astype(float))
     assert np.abs(pictures[0] - pictures[1]).mean() < 2  # of 255
+
+
+@needs_gl
+def test_only_the_unseen_is_left_out():
+    model, data = state(SPHERE)
+    with Offscreen(model, 40, 30) as camera:
+        meshes, left_out = camera._meshes, []
+        for azimuth in range(0, 360, 3):
+            view = mujoco.MjvCamera()
+            view.lookat[:], view.distance, view.azimuth, view.elevation = [0.5, 0, 0.1], 0.3, azimuth, -20
+            picture = camera.render(data, view)
+            left_out.append(camera._scene.geoms[0].type == mujoco.mjtGeom.mjGEOM_NONE)
+            camera._meshes = meshes[:0]
+            np.testing.assert_array_equal(camera.render(data, view), picture)
+            camera._meshes = meshes
+    assert 0.3 < np.mean(left_out) < 0.9
 
 
 def test_merging_keeps_the_shape_within_a_cell():

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import serving_agents as agents
@@ -22,8 +23,9 @@ from serving_agents import episode
 from palaestra.agents.agent import Call, Transition
 from palaestra.runtime import protocol
 from palaestra.runtime.client import RemoteAgent
+from palaestra.runtime.clock import Wall
 from palaestra.runtime.connection import Connection, Inbox, ServerLost
-from palaestra.runtime.executor import Executor
+from palaestra.runtime.executor import Execution, Executor
 from palaestra.runtime.frame_codec import Limits, WireError
 from palaestra.runtime.keys import ClientKeys, ServerKeys, new_key
 from palaestra.runtime.protocol import describe_episode, pack, unpack
@@ -443,6 +445,48 @@ def test_a_server_that_is_killed_is_found_again(serve):
         process.kill()
 
 
+class Patient(gymnasium.Env):
+    """Calls ``strike`` at tick 10, and is over once ten planned actions have come after a pause."""
+
+    observation_space, action_space = agents.world()
+
+    def __init__(self, strike):
+        self.strike = strike
+
+    def reset(self, *, seed=None, options=None):
+        self.moves = []
+        return observe(0), {}
+
+    def step(self, action):
+        self.moves.append(bool(np.any(action)))
+        if len(self.moves) == 10:
+            self.strike()
+        after_the_pause = self.moves[self.moves.index(False, 10) :] if False in self.moves[10:] else []
+        return observe(len(self.moves)), 0.0, sum(after_the_pause) >= 10, False, {"success": True}
+
+
+def test_a_robot_holds_while_its_server_is_gone_and_goes_on_after(serve):
+    servers = [spawn("Chunks", LOCAL, "0.01")]
+    remote = serve.connect(servers[0][1], patience_s=30.0)
+
+    def strike():
+        servers[0][0].kill()
+        servers[0][0].wait()
+        threading.Thread(target=lambda: servers.append(spawn("Chunks", servers[0][1], "0.01"))).start()
+
+    world = Patient(strike)
+    try:
+        execution = Execution(mode="async", horizon=4, hold="zero", max_ticks=600)
+        (outcome,) = Executor(remote, Wall(), execution).run([(world, episode(2))])
+    finally:
+        for process, _ in servers:
+            process.kill()
+    assert not outcome.failed, outcome.reason
+    assert outcome.costs["stalls"] > 5
+    assert sum(world.moves[:10]) > 5, "before, it moved"
+    assert remote.reconnects == 1
+
+
 def test_a_plan_waits_for_a_server_that_is_gone_but_not_for_ever(serve):
     server = serve(agents.Chunks())
     remote = serve.connect(server, patience_s=0.5)
@@ -652,6 +696,28 @@ def test_the_clock_of_the_server_is_known_within_its_error(serve):
         time.sleep(0.05)
     assert 0 < remote.connection.clock_error_ns < 1_000_000_000
     assert abs(remote.connection.clock_offset_ns) <= remote.connection.clock_error_ns, "one machine, one clock"
+
+
+def test_a_client_that_floods_and_hangs_up_does_not_take_the_server_with_it(serve, monkeypatch):
+    server = serve(agents.Chunks())
+    receive = server._receive
+
+    def slowly():
+        time.sleep(0.005)
+        return receive()
+
+    monkeypatch.setattr(server, "_receive", slowly)
+    context: zmq.Context = zmq.Context()
+    rude = context.socket(zmq.DEALER)
+    rude.connect(server.bind)
+    for _ in range(3000):
+        rude.send_multipart([b"EVS1", b"Z", bytes(2000)])
+    time.sleep(0.2)
+    context.destroy(0)
+    time.sleep(1.5)  # with ZMTP heartbeats libzmq aborts the process here
+    monkeypatch.undo()
+    remote = serve.connect(server)
+    assert plan(remote, remote.reset(episode()))
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
