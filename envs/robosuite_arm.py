@@ -533,7 +533,8 @@ def _make(
     horizon: int,
     options: dict[str, Any],
 ) -> Any:
-    configs = [_controller_config(robot, controller) for robot in robots]
+    with _silence():
+        configs = [_controller_config(robot, controller) for robot in robots]
     try:
         with _silence(), _one_compilation():
             return suite.make(
@@ -569,7 +570,8 @@ def _controller_config(robot: str, controller: str | dict | None) -> dict:
         if controller.endswith(".json"):
             if not os.path.exists(controller):
                 raise ValueError(f"controller={controller!r}: there is no such file")
-            controller = load_part_controller_config(custom_fpath=controller)
+            part = load_part_controller_config(custom_fpath=controller)
+            controller = load_composite_controller_config(controller=controller) if "body_parts" in part else part
         else:
             from robosuite.controllers import ALL_COMPOSITE_CONTROLLERS, ALL_PART_CONTROLLERS
 

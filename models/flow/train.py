@@ -75,8 +75,8 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "palaestra/BallIntercept-v0": Recipe(demonstrations=2000, horizon=24, max_delay=12),
-    "palaestra/robosuite.Lift-v0": Recipe(demonstrations=300),
-    "palaestra/robosuite.Door-v0": Recipe(demonstrations=300),
+    "palaestra/robosuite.Lift-v0": Recipe(demonstrations=1000),
+    "palaestra/robosuite.Door-v0": Recipe(demonstrations=500, steps=2500),
 }
 """Environment id to the recipe of the checkpoint that ships for it."""
 
