@@ -197,8 +197,8 @@ class Offscreen:
     def _skip_unseen(self, data: mujoco.MjData) -> None:
         """Leave out meshes whose bounding sphere is outside of the picture; the driver would transform each corner."""
         eye = self._scene.camera[0]
-        plain = not (eye.orthographic or eye.frustum_center or eye.frustum_width or eye.frustum_top + eye.frustum_bottom)
-        if not len(self._meshes) or not plain:
+        skewed = eye.frustum_center or eye.frustum_width or eye.frustum_top + eye.frustum_bottom
+        if not len(self._meshes) or skewed or eye.orthographic:
             return
         tall = (eye.frustum_top - eye.frustum_bottom) / 2 / eye.frustum_near  # tangents of the half angles
         wide = tall * self.width / self.height
