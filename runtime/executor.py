@@ -20,9 +20,10 @@ works on threads of its own, so that the loop keeps its ticks; what has arrived 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
@@ -37,6 +38,9 @@ from .clock import Clock, Errand, Lockstep, Pending, Wall
 from .reaction import ReactionProbe
 
 Mode = Literal["sync", "async", "prefix"]
+
+# What ends an episode and not the run; an agent or a world that calls sys.exit() must not end the run either.
+_FAILURES = (Exception, SystemExit)
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class Executor:
                 jobs = [(lane.memory, call) for lane, call in zip(lanes, calls, strict=True)]
                 for index, part in self.agent.plan_many(jobs):
                     pending[index].push(part)
-        except Exception as error:
+        except _FAILURES as error:
             note = f" (planned together with {len(lanes) - 1} other episodes)" if len(lanes) > 1 else ""
             for plan in pending:
                 plan.close(error, note)
@@ -209,7 +213,8 @@ class _Lane:
         self._executed: list[Action] = []
         self._success: bool | None = None
         self._return = 0.0
-        self._info: dict[str, Any] = {}
+        self._score: float | None = None
+        self._metrics: dict[str, float] = {}
         self._reason: str | None = None
         self._began = time.perf_counter()
         self._seconds = 0.0
@@ -227,16 +232,19 @@ class _Lane:
         if isinstance(self.clock, Wall) and isinstance(getattr(world, "clock", None), Wall):
             world.clock = self.clock  # type: ignore[attr-defined]  # a world in real time counts from the same origin
         try:
-            self.observation, self._info = self.env.reset(seed=self.episode.seed)
+            self.observation, _ = self.env.reset(seed=self.episode.seed)
             _refuse_nan(self._floats, self.observation, 0.0)
-        except Exception as error:
+        except _FAILURES as error:
             return self.fail("env.reset", error)
         try:
             self.memory = self.agent.reset(self.episode)
+        except _FAILURES as error:
+            return self.fail("the agent", error)
+        try:
             if self.watcher:
                 self.watcher.reset(self.env, self.observation)
-        except Exception as error:
-            return self.fail("the agent", error)
+        except _FAILURES as error:
+            return self.fail("the recording", error)
         return True
 
     def wake(self) -> bool:
@@ -265,7 +273,7 @@ class _Lane:
                 self.buffer.put(first, actions, self.pending.tick)
                 if first + len(actions) <= self.tick and self.tick not in self.buffer:
                     self.buffer.put(self.tick, actions[-1:], self.pending.tick)
-        except Exception as error:
+        except _FAILURES as error:
             return self.fail("the agent", error, self.pending.note)
         return True
 
@@ -324,24 +332,26 @@ class _Lane:
             after, reward, terminated, truncated, info = self.env.step(action)
             reward = float(reward)
             _refuse_nan(self._floats, after, reward)
-        except Exception as error:
+            if info:
+                self._read(info, bool(terminated or truncated))
+        except _FAILURES as error:
             return self.fail("env.step", error)
         self.tick = tick + 1
         self._last = action
         self._executed.append(action)
-        self.observation, self._info = after, info
+        self.observation = after
         self._return += reward
-        if info:
-            self._read(info)
         if self.learns or self.watcher:
+            transition = Transition(before, action, reward, after, bool(terminated), bool(truncated))
+            who = "the recording"
             try:
-                transition = Transition(before, action, reward, after, bool(terminated), bool(truncated))
                 if self.watcher:
                     self.watcher.step(transition, info)
+                who = "the agent"
                 if self.learns:
                     self.agent.learn(self.memory, transition)
-            except Exception as error:
-                return self.fail("the agent", error)
+            except _FAILURES as error:
+                return self.fail(who, error)
         if terminated or truncated:
             return self._end()
         if self.tick >= self.execution.max_ticks:
@@ -369,7 +379,7 @@ class _Lane:
         """The agent's slow work."""
         try:
             context = self.agent.encode(self.memory, observation)
-        except Exception as error:
+        except _FAILURES as error:
             errand.close(error)
             return
         errand.spend(1, 0, False)
@@ -405,14 +415,22 @@ class _Lane:
                 raise ValueError(f"planned the action {action!r}, which is outside the action space {space}")
         return actions
 
-    def _read(self, info: dict[str, Any]) -> None:
-        """What the runtime keeps of ``info``; it never reaches the agent."""
+    def _read(self, info: dict[str, Any], last: bool) -> None:
+        """What the runtime keeps of ``info``, which never reaches the agent. Raises for what it cannot read."""
         success = info.get("success", info.get("is_success"))
         if success is not None:
             self._success = bool(self._success) or bool(success)
         event = info.get("event")
         if event is not None:
+            if not isinstance(event, dict) or "time_s" not in event:
+                raise ValueError(f"info['event'] is {event!r}, expected a dict with 'time_s'")
             self.probe.event(float(event["time_s"]))
+        if last and info.get("score") is not None:
+            self._score = float(info["score"])
+            if not math.isfinite(self._score):
+                raise ValueError(f"info['score'] is {self._score}, expected a finite number")
+        if last and info.get("metrics"):
+            self._metrics = {name: float(value) for name, value in info["metrics"].items()}
 
     def _settle(self) -> None:
         """Add the plan that was made last to the costs."""
@@ -428,7 +446,7 @@ class _Lane:
         self._seconds = time.perf_counter() - self._began
         return False
 
-    def fail(self, who: str, error: Exception, note: str = "") -> bool:
+    def fail(self, who: str, error: BaseException, note: str = "") -> bool:
         """End the episode as failed; always false."""
         self._reason = f"{who}: {type(error).__name__}: {error}"[:500] + note
         return self._end()
@@ -458,22 +476,25 @@ class _Lane:
             second = np.diff(np.stack(self._executed).reshape(len(self._executed), -1), n=2, axis=0)
             costs["jerk"] = float(np.abs(second).mean())
         failed = self._reason is not None
-        score = self._info.get("score", self._return)
         result = Outcome(
             seed=self.episode.seed,
             success=False if failed and self._success is not None else self._success,
-            score=None if failed else float(score),
+            score=None if failed else self._return if self._score is None else self._score,
             episode_return=self._return,
             ticks=self.tick,
             seconds=self._seconds,
             failed=failed,
             reason=self._reason,
-            metrics={name: float(value) for name, value in self._info.get("metrics", {}).items()},
+            metrics=self._metrics,
             costs=costs,
             reactions_s=tuple(reactions),
         )
         if self.watcher:
-            self.watcher.close(result)
+            try:
+                self.watcher.close(result)
+            except _FAILURES as error:
+                reason = f"the recording: {type(error).__name__}: {error}"[:500]
+                return replace(result, failed=True, score=None, reason=result.reason or reason)
         return result
 
 
@@ -486,8 +507,8 @@ def _float_parts(space: gymnasium.Space) -> list[tuple[str | None, bool]]:
 
 def _refuse_nan(parts: list[tuple[str | None, bool]], observation: Observation, reward: float) -> None:
     """Raise ``ValueError`` when the world returns a number that is not one."""
-    if reward != reward:
-        raise ValueError("returned the reward nan")
+    if not math.isfinite(reward):
+        raise ValueError(f"returned the reward {reward}")
     for key, flat in parts:
         value = np.asarray(observation if key is None else observation[key])
         total = value.dot(value) if flat else np.sum(value)  # only a strange sum is worth a second look

@@ -44,6 +44,8 @@ def load(path: str) -> Any:
         raise ValueError(f"{path!r}: no module named {error.name!r}; is the package installed?") from error
     except AttributeError as error:
         raise ValueError(f"{path!r}: the module {module_name} has no {name!r}") from error
+    except Exception as error:
+        raise ValueError(f"{path!r}: importing it failed, {type(error).__name__}: {error}") from error
 
 
 def agent_names() -> dict[str, str]:
@@ -91,7 +93,12 @@ def _construct(text: str, make: Any, *args: Any, **options: Any) -> Agent:
         inspect.signature(make).bind(*args, **options)
     except TypeError as error:
         raise ValueError(f"agent {text!r}: {error}") from error
-    return make(*args, **options)
+    try:
+        return make(*args, **options)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"agent {text!r} cannot be made, {type(error).__name__}: {error}") from error
 
 
 def split_env(text: str) -> tuple[Spec, list[Spec]]:
@@ -115,8 +122,10 @@ def make_env(text: str, render: bool = False) -> gymnasium.Env:
         warnings.simplefilter("ignore")  # Gymnasium advises newer versions of ids, which is not ours to change
         try:
             env = gymnasium.make(world.name, disable_env_checker=True, **options)
-        except TypeError as error:
-            raise ValueError(f"environment {text!r}: {error}") from error
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"environment {text!r} cannot be made, {type(error).__name__}: {error}") from error
     try:
         for perturbation in perturbations:
             env = _perturb(env, perturbation)

@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium
 
+from .. import __version__
 from ..agents.agent import Agent, Episode
 from ..agents.network import NetworkAgent
 from ..envs.conversion import Conversion, interface_of, reconcile
@@ -74,7 +75,7 @@ class RunConfig:
             case "wall":
                 return Wall()
             case _:
-                return Virtual(profile(self.profile or "zero"))
+                return Virtual(profile("zero" if self.profile is None else self.profile))
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,8 @@ def run(
         raise ValueError(f"episodes={episodes}, expected at least 1")
     if seed < 0:
         raise ValueError(f"seed={seed}, expected 0 or more")
+    if seed + episodes > 2**63 - 1:
+        raise ValueError(f"seed={seed}, expected at most 2^63-1 for the last episode; choose a smaller one")
     if workers < 1:
         raise ValueError(f"workers={workers}, expected at least 1")
     if isinstance(agent, Agent) and workers > 1:
@@ -188,7 +191,7 @@ def run(
     runner = EpisodeRunner(config, agent if isinstance(agent, Agent) else None)
     try:
         store = store or Store()
-        digest = config_hash({**asdict(config), "seed": seed, "checkpoint": runner.checkpoint})
+        digest = config_hash({**asdict(config), "seed": seed, "checkpoint": runner.checkpoint, "version": __version__})
         run_id = (store.latest_run(digest) if resume else None) or _new_run_id()
         rows = {row.position: row for row in store.episodes(run_id=run_id)} if resume else {}
         rows = {position: row for position, row in rows.items() if position < episodes}
@@ -201,11 +204,10 @@ def run(
                 if position in rows:  # ran again only to keep its lane company
                     continue
                 row = runner.row(run_id, digest, position, outcome)
-                store.add_episode(row)
+                new += store.add_episode(row)
                 if recorder and trajectory is not None:
                     recorder.add(trajectory)
                 rows[position] = row
-                new += 1
                 if progress:
                     progress(row, len(rows))
         if recorder:
@@ -351,7 +353,8 @@ class _Watch:
             word = {True: "success", False: "no success", None: f"score {outcome.score}"}[outcome.success]
             for _ in range(10):  # hold the last picture with the result, long enough to be read
                 self._shoot(outcome.reason or word)
-            self._writer.close()
+            if self._writer:
+                self._writer.close()
         if self.record:
             self.record.seed = outcome.seed
             if outcome.failed:
@@ -360,8 +363,13 @@ class _Watch:
     def _shoot(self, word: str = "") -> None:
         assert self._writer is not None
         assert self._env is not None
-        picture: Any = self._env.render()
-        self._writer.add(picture, f"{self._caption} · tick {self._tick} {word}")
+        try:
+            picture: Any = self._env.render()
+            self._writer.add(picture, f"{self._caption} · tick {self._tick} {word}")
+        except BaseException:
+            self._writer.discard()
+            self._writer = None  # what cannot be filmed once is not asked again
+            raise
 
 
 def _groups(

@@ -48,14 +48,10 @@ def _root(
 
 def main() -> None:
     """Run the command line; a wrong call ends with a sentence and exit code 2, failed work with 1."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # an agent or environment of one's own is named from where one stands
     try:
         app()
     except ValueError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("interrupted; finished episodes are stored (continue with --resume)", fg="yellow", err=True)
-        sys.exit(1)
-    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from ..executor import Execution
-from .console import err, out, progress_bar, quiet, table
+from .console import err, number, out, progress_bar, quiet, table
 
 DEMO_ENV, DEMO_AGENT, DEMO_EPISODES = "palaestra/robosuite.Lift-v0", "flow", 5
 
@@ -64,7 +67,7 @@ def run(
     execution = Execution(mode=mode, horizon=horizon, delay=delay, hold=hold, max_ticks=max_ticks)  # type: ignore[arg-type]
     if video:
         _check_video(video)
-    with progress_bar(f"{agent} in {env}", episodes) as bar, quiet():
+    with _stored_when_interrupted(), progress_bar(f"{agent} in {env}", episodes) as bar, quiet():
         result: RunResult = run(
             env,
             agent,
@@ -89,6 +92,16 @@ def run(
         raise typer.Exit(1)
 
 
+@contextmanager
+def _stored_when_interrupted() -> Iterator[None]:
+    """On Ctrl-C say what is kept, and end with code 1."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print("[yellow]interrupted; finished episodes are stored: the same call with --resume goes on[/]")
+        raise typer.Exit(1) from None
+
+
 def _demo_video() -> Path | None:
     """Where the demonstration's film goes; ``None``, with a word, where no picture can be drawn."""
     from platformdirs import user_data_path
@@ -111,12 +124,14 @@ def _check_video(video: Path) -> None:
         raise ValueError(f"video={str(video)!r}, expected a name that ends in .mp4")
     if not video.absolute().parent.is_dir():
         raise ValueError(f"video={str(video)!r}: the folder {video.absolute().parent} does not exist; make it first")
+    if not os.access(video.absolute().parent, os.W_OK):
+        raise ValueError(f"video={str(video)!r}: the folder {video.absolute().parent} cannot be written to")
 
 
 def _word(row: Any) -> str:
     if row.failed:
         return f"seed {row.seed}: failed"
-    return f"seed {row.seed}: " + ("success" if row.success else f"score {row.score:.2f}")
+    return f"seed {row.seed}: " + ("success" if row.success else f"score {number(row.score)}")
 
 
 def _show(result: Any, record: Path | None) -> None:
