@@ -171,7 +171,7 @@ class Errand(Generic[Item]):
         self.finish_s = self.start_s = start_s
         self.closed = False
         self.cancelled = False  # whoever works asks this between two results
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.note = ""
         self._items: list[tuple[float, Item]] = []
         self._next = 0
@@ -184,7 +184,7 @@ class Errand(Generic[Item]):
         """A result of the work done so far."""
         self._items.append((self.finish_s, item))
 
-    def close(self, error: Exception | None = None, note: str = "") -> None:
+    def close(self, error: BaseException | None = None, note: str = "") -> None:
         """The work is done, or ended in ``error``; ``note`` is what else there is to say about that."""
         self.note = note
         self.error = error
