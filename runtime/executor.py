@@ -333,7 +333,7 @@ class _Lane:
             reward = float(reward)
             _refuse_nan(self._floats, after, reward)
             if info:
-                self._read(info, bool(terminated or truncated))
+                self._read(info)
         except _FAILURES as error:
             return self.fail("env.step", error)
         self.tick = tick + 1
@@ -415,7 +415,7 @@ class _Lane:
                 raise ValueError(f"planned the action {action!r}, which is outside the action space {space}")
         return actions
 
-    def _read(self, info: dict[str, Any], last: bool) -> None:
+    def _read(self, info: dict[str, Any]) -> None:
         """What the runtime keeps of ``info``, which never reaches the agent. Raises for what it cannot read."""
         success = info.get("success", info.get("is_success"))
         if success is not None:
@@ -425,11 +425,11 @@ class _Lane:
             if not isinstance(event, dict) or "time_s" not in event:
                 raise ValueError(f"info['event'] is {event!r}, expected a dict with 'time_s'")
             self.probe.event(float(event["time_s"]))
-        if last and info.get("score") is not None:
+        if info.get("score") is not None:
             self._score = float(info["score"])
             if not math.isfinite(self._score):
                 raise ValueError(f"info['score'] is {self._score}, expected a finite number")
-        if last and info.get("metrics"):
+        if info.get("metrics"):
             self._metrics = {name: float(value) for name, value in info["metrics"].items()}
 
     def _settle(self) -> None:

@@ -1,8 +1,8 @@
 """Observation encoder of a flow policy: vectors through a gated residual MLP, pictures through a small convolution.
 
 Gated layers (Shazeer, "GLU Variants Improve Transformer") multiply features, and robot states are full of products:
-where a ball will cross a plane is one of position, velocity and time. On that regression they reach the error of a
-plain MLP of twice the width in half the steps.
+where a ball will cross a plane is one of position, velocity and time. Regressing the expert of BallIntercept-v0 they
+reach the error of a plain MLP of twice the width in two thirds of the steps.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ q, k and v, fused multiply-adds for modulation and gates, and a time modulation 
 "PixArt-alpha"), which is one row when all actions share a time.
 
 Input and output are preconditioned as in Karras et al., "Elucidating the Design Space of Diffusion-Based Generative
-Models", Table 1, worked out for the straight path; without it a small network never gets the near actions right.
+Models", Table 1, worked out for the straight path.
 """
 
 from __future__ import annotations
