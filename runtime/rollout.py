@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import torch
 
 from .. import __version__
 from ..agents.agent import Agent, Episode
@@ -250,7 +251,12 @@ class EpisodeRunner:
             _Watch(self._caption(episode), film, group.record) if film or group.record else None
             for (_, episode), film in zip(lanes, group.film, strict=True)
         ]
-        outcomes = self.executor.run(lanes, watchers)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # small networks only lose by more, and the same bits come out on every machine
+        try:
+            outcomes = self.executor.run(lanes, watchers)
+        finally:
+            torch.set_num_threads(threads)
         stopped = any(getattr(env.unwrapped, "stopped", None) for env in self.envs)
         if any(outcome.failed for outcome in outcomes) and not stopped:
             # A world that raised may be in any state. A robot that was stopped must not come back as a new one.
