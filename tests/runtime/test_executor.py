@@ -333,3 +333,33 @@ def test_contradictory_execution_is_refused(arguments, words):
 
 def test_the_clocks_say_who_waits():
     assert Lockstep().waits_for_agent and not Virtual(LatencyModel("x")).waits_for_agent
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        ({"score": float("nan")}, "expected a finite number"),
+        ({"score": "good"}, "could not convert"),
+        ({"metrics": {"force": "high"}}, "could not convert"),
+        ({"success": np.array([True, False])}, "ambiguous"),
+        ({"event": 3}, "expected a dict with 'time_s'"),
+        ([1], "has no attribute"),
+    ],
+)
+def test_an_info_that_cannot_be_read_fails_its_episode_and_no_other(info, reason):
+    class Chatty(World):
+        def step(self, action):
+            return (*super().step(action)[:4], info)
+
+    worlds = [Chatty(ticks=3), World(ticks=3)]
+    bad, good = Executor(Planner()).run([(world, episode(world)) for world in worlds])
+    assert bad.failed and reason in bad.reason and not good.failed
+
+
+def test_an_agent_that_exits_ends_its_episode_and_not_the_run():
+    class Quitter(Planner):
+        def plan(self, memory, call):
+            raise SystemExit(0)
+
+    outcome = run(Quitter(), World())
+    assert outcome.failed and "SystemExit" in outcome.reason
