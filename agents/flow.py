@@ -1,11 +1,15 @@
-"""The flow-matching agent: a chunk of actions from noise, refined over a few evaluations of a transformer.
+"""The flow-matching agent: a chunk of actions from noise, refined over a few evaluations of a network.
 
-Options (``flow:checkpoint=PATH,steps=4,execute=8``): ``steps`` is how often the network is evaluated a plan,
-``execute`` how many actions of a plan the agent wants executed before it looks again.
+Options (``flow:schedule=has,steps=10,execute=6``): ``steps`` is how often the network is evaluated a plan; ``schedule``
+is ``constant``, where all actions are final after the last step, or ``has``, where near ones are final first and a plan
+ends when the needed ones are (with ``alpha``, see ``models.flow.schedules``); ``execute`` is how many actions of a
+plan the agent wants executed before it looks again; ``guidance=rtc`` or ``identity`` steers a plan towards the one that
+is running instead of continuing its committed actions (see ``models.flow.guidance``), up to the strength ``clip``.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,54 +21,91 @@ from torch import Tensor
 
 from ..models.checkpoint import Checkpoint
 from ..models.data.demonstrations import flatten
+from ..models.flow.guidance import Guidance, chunking_weights
 from ..models.flow.policy import FlowConfig, FlowPolicy
-from ..models.flow.schedules import ConstantSchedule
+from ..models.flow.schedules import ConstantSchedule, Schedule, make_schedule
 from .agent import ActionPart, Call, Episode
 from .network import NetworkAgent, check_action_space, check_observation_space
 
 
 @dataclass
 class FlowMemory:
-    """What an episode changes: its source of noise. The action space is the episode's, for clipping."""
+    """What an episode changes: its source of noise, and where guidance needs it, the last whole chunk [H, D] with the
+    tick it was planned at.
+
+    The action space is the episode's, for clipping.
+    """
 
     generator: np.random.Generator
     action_space: spaces.Box
+    chunk: np.ndarray | None = None
+    planned_at: int = 0
 
 
 class Flow(NetworkAgent):
     """Plans chunks with a :class:`FlowPolicy`, alone or for many episodes at once.
 
-    ``steps`` >= 1; ``execute`` in 1..horizon. Both default to the checkpoint's card. Raises ``ValueError`` when out of
-    range.
+    ``steps`` >= 1; ``execute`` in 1..horizon; both default to the checkpoint's card, and so do ``schedule`` and
+    ``alpha``. Raises ``ValueError`` when out of range.
     """
 
     name: ClassVar[str] = "flow"
 
     def __init__(
-        self, policy: FlowPolicy, *, steps: int, execute: int, samples: Mapping[str, Any] | None = None
+        self,
+        policy: FlowPolicy,
+        *,
+        schedule: Schedule,
+        execute: int,
+        guidance: str = "none",
+        clip: float = 5.0,
+        samples: Mapping[str, Any] | None = None,
     ) -> None:
         horizon = policy.config.horizon
         if not 1 <= execute <= horizon:
             raise ValueError(f"execute={execute}, expected 1 <= execute <= horizon={horizon} of this checkpoint")
+        if guidance not in _GUIDANCE:
+            raise ValueError(f"guidance={guidance!r} is not known; choose one of {', '.join(_GUIDANCE)}")
+        if guidance != "none" and not isinstance(schedule, ConstantSchedule):
+            raise ValueError(f"guidance={guidance!r} needs whole chunks, which schedule='constant' makes")
+        if not clip > 0:
+            raise ValueError(f"clip={clip}, expected a strength above 0")
         self.networks = {"policy": policy}
         self.config = policy.config
-        self.schedule = ConstantSchedule(horizon, steps)
+        self.schedule = schedule
         self.execute = execute
+        self.guidance = guidance
+        self.clip = clip
         self._samples = samples
+        self._warned = False
 
     @classmethod
     def from_checkpoint(  # type: ignore[override]  # its options
-        cls, checkpoint: Checkpoint, *, steps: int | None = None, execute: int | None = None
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        steps: int | None = None,
+        execute: int | None = None,
+        schedule: str | None = None,
+        alpha: float | None = None,
+        guidance: str = "none",
+        clip: float = 5.0,
     ) -> Flow:
         """The agent of a checkpoint, whose tensors are ``policy.*`` and, for calibration, ``samples.*``."""
         config, tensors, card = checkpoint
         weights = {n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")}
         policy = FlowPolicy.from_tensors(FlowConfig.from_json(config), weights)
-        sampling = card.get("sampling", {})
+        horizon = policy.config.horizon
+        sampling: dict[str, Any] = {"steps": 10, "execute": max(1, horizon // 2), "schedule": "constant", "alpha": 0.6}
+        sampling |= card.get("sampling", {})
+        given = {"steps": steps, "execute": execute, "schedule": schedule, "alpha": alpha}
+        sampling |= {name: value for name, value in given.items() if value is not None}
         return cls(
             policy,
-            steps=sampling.get("steps", 10) if steps is None else steps,
-            execute=sampling.get("execute", max(1, policy.config.horizon // 2)) if execute is None else execute,
+            schedule=make_schedule(sampling["schedule"], horizon, sampling["steps"], sampling["alpha"]),
+            execute=sampling["execute"],
+            guidance=guidance,
+            clip=clip,
             samples=_samples(tensors),
         )
 
@@ -98,10 +139,10 @@ class Flow(NetworkAgent):
     def plan_many(self, jobs: Sequence[tuple[FlowMemory, Call]]) -> Iterator[tuple[int, ActionPart]]:
         """Plan for several episodes with one network call a step. Stops once every job has what it needs.
 
-        Raises ``ValueError`` when a job's committed actions exceed what the policy was trained to continue, or it
-        needs more actions than the chunk holds.
+        Raises ``ValueError`` when a job's committed actions exceed what the policy was trained to continue; warns
+        when one needs more actions than the chunk holds.
         """
-        config, device = self.config, self.policy.velocity.position.device
+        config, device = self.config, self.policy.device
         needs = [self._need(call) for _, call in jobs]
         shape = (config.horizon, config.action_size)
         noise = np.stack([memory.generator.standard_normal(shape, dtype=np.float32) for memory, _ in jobs])
@@ -110,56 +151,97 @@ class Flow(NetworkAgent):
             key: torch.from_numpy(np.stack([o[key] for o in observations])).to(device)
             for key in (*config.state, *config.pictures)
         }
-        prefixes = [
-            torch.from_numpy(
-                np.asarray(call.committed, dtype=np.float32).reshape(len(call.committed), config.action_size)
-            ).to(device)
+        committed = [
+            np.asarray(call.committed, dtype=np.float32).reshape(len(call.committed), config.action_size)
             for _, call in jobs
         ]
-        ends = [len(call.committed) + need for (_, call), need in zip(jobs, needs, strict=True)]
-        sent = [len(call.committed) for _, call in jobs]
-        with torch.inference_mode():
+        ends = [len(given) + need for given, need in zip(committed, needs, strict=True)]
+        sent = [len(given) for given in committed]
+        guidance = None
+        if self.guidance == "none":
+            prefixes = [torch.from_numpy(given).to(device) for given in committed]
+        else:
+            prefixes = []
+            guidance = self._pull(jobs, committed)
+        # Guidance goes back through the network, which inference mode would forbid for good.
+        mode = torch.inference_mode if guidance is None else torch.no_grad
+        with mode():
             context = self.policy.encode(batch)
-            stream = self.policy.stream(context, torch.from_numpy(noise).to(device), self.schedule, prefixes)
+            stream = self.policy.stream(context, torch.from_numpy(noise).to(device), self.schedule, prefixes, guidance)
         while True:
-            with torch.inference_mode():  # entered anew each time: a generator must not leave it on for its reader
+            with mode():  # entered anew each time: a generator must not leave it on for its reader
                 evaluation = next(stream, None)
             if evaluation is None:
                 return
-            counts = evaluation.newly_final.sum(-1).tolist()
-            actions = evaluation.actions.cpu().numpy() if any(counts) else None
-            for job, (memory, _) in enumerate(jobs):
-                start, k = sent[job], counts[job]
-                space = memory.action_space
-                part = () if actions is None or not k else actions[job, start : start + k]
+            final = evaluation.newly_final.tolist()
+            actions = evaluation.actions.cpu().numpy() if any(map(any, final)) else None
+            for job, (memory, call) in enumerate(jobs):
+                start = sent[job]
+                sent[job] = max(start, _run_end(final[job]))
+                part: Any = ()
+                if actions is not None and sent[job] > start:
+                    space = memory.action_space
+                    chunk = np.clip(actions[job], space.low, space.high).astype(space.dtype)
+                    part = chunk[start : sent[job]]
+                    if guidance is not None:
+                        memory.chunk, memory.planned_at = chunk, call.tick
                 yield (
                     job,
                     ActionPart(
                         start=start,
-                        actions=np.clip(part, space.low, space.high).astype(space.dtype) if k else part,
+                        actions=part,
                         encodes=int(evaluation.step == 0),
                         evaluations=1,
                         replan_in=needs[job],
                     ),
                 )
-                sent[job] += k
             if all(done >= end for done, end in zip(sent, ends, strict=True)):
                 return
 
+    def _pull(self, jobs: Sequence[tuple[FlowMemory, Call]], committed: Sequence[np.ndarray]) -> Guidance:
+        """Towards what is left of each episode's last chunk, in which its committed actions say where it stands."""
+        horizon, size = self.config.horizon, self.config.action_size
+        target = np.zeros((len(jobs), horizon, size), np.float32)
+        weights = torch.zeros(len(jobs), horizon)
+        for row, ((memory, call), given) in enumerate(zip(jobs, committed, strict=True)):
+            last, d = memory.chunk, len(given)
+            if last is None or not d:
+                continue
+            # As many ticks on as have passed, less those at which the robot held.
+            furthest = min(call.tick - memory.planned_at, horizon - d)
+            begin = next((k for k in range(furthest, -1, -1) if np.array_equal(last[k : k + d], given)), None)
+            if begin is not None:
+                target[row, : horizon - begin] = last[begin:]
+                weights[row] = chunking_weights(horizon, d, horizon - begin)
+        device = self.policy.device
+        exact = self.guidance == "rtc"
+        return Guidance(torch.from_numpy(target).to(device), weights.to(device), self.clip, exact)
+
     def _need(self, call: Call) -> int:
         d, horizon = len(call.committed), self.config.horizon
-        if d > self.config.max_delay:
+        longest = horizon - 1 if self.guidance != "none" else self.config.max_delay
+        if d > longest:
             raise ValueError(
                 f"{d} actions are committed, but this checkpoint was trained to continue at most "
-                f"max_delay={self.config.max_delay}; plan earlier, or train with a larger max_delay"
+                f"max_delay={longest}; plan earlier, or train with a larger max_delay"
             )
         need = call.need or min(self.execute, horizon - d)
-        if d + need > horizon:
-            raise ValueError(
-                f"need={need} actions after {d} committed ones, but this checkpoint plans chunks of {horizon}; "
-                f"ask for at most {horizon - d}"
+        if d + need > horizon and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"need={need} actions after {d} committed ones, but this checkpoint plans chunks of {horizon}; where "
+                "they run out the robot holds, which is counted as stalls",
+                stacklevel=2,
             )
-        return need
+        return min(need, horizon - d)
+
+
+_GUIDANCE = ("none", "rtc", "identity")
+
+
+def _run_end(final: Sequence[bool]) -> int:
+    """One past the last action that became final: near ones come first, so a run has no gaps."""
+    return max((index + 1 for index, now in enumerate(final) if now), default=0)
 
 
 def _samples(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class Execution:
 
     ``horizon`` is the number of ticks between two plans (0: the agent decides, by ``replan_in`` or by the length
     of its chunk). ``delay`` is the number of committed ticks in mode ``prefix`` (``None``: estimated from the
-    latencies seen). ``hold`` is what happens at a tick without an action. An episode that is not over after
-    ``max_ticks`` counts as failed.
+    latencies seen). ``hold`` is what happens at a tick without an action. ``ensemble`` averages overlapping plans, see
+    :class:`~.action_buffer.ActionBuffer`. An episode that is not over after ``max_ticks`` counts as failed.
 
     Raises ``ValueError`` when the numbers contradict each other.
     """
@@ -60,6 +60,7 @@ class Execution:
     delay: int | None = None
     hold: HoldPolicy = "zero"
     max_ticks: int = 10_000
+    ensemble: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -69,6 +70,11 @@ class Execution:
         for name, value, least in (("horizon", self.horizon, 0), ("max_ticks", self.max_ticks, 1)):
             if value < least:
                 raise ValueError(f"{name}={value}, expected at least {least}")
+        if self.ensemble is not None:
+            if not math.isfinite(self.ensemble):
+                raise ValueError(f"ensemble={self.ensemble}, expected a finite weight such as 0.01")
+            if self.mode == "sync":
+                raise ValueError(f"ensemble={self.ensemble} averages plans that overlap, and in mode='sync' none do")
         if self.delay is not None:
             if self.delay < 0:
                 raise ValueError(f"delay={self.delay} ticks, expected 0 or more, or none to estimate it")
@@ -118,6 +124,7 @@ class Executor:
         self.agent = agent
         self.clock = clock or Lockstep()
         self.execution = execution or Execution()
+        self.lanes: list[_Lane] = []  # the episodes under way, for whoever looks on from another thread
         self._learns = agent.learns
         if self._learns and not self.clock.waits_for_agent:
             raise ValueError(
@@ -138,7 +145,7 @@ class Executor:
             raise ValueError(f"{len(lanes)} lanes, but clock={self.clock.name!r} runs one episode at a time")
         watchers = watchers or [None] * len(lanes)
         running = [_Lane(self, env, episode, watcher) for (env, episode), watcher in zip(lanes, watchers, strict=True)]
-        every = list(running)
+        self.lanes = every = list(running)
         running = [lane for lane in running if lane.begin()]
         self.clock.start()
         try:
@@ -148,6 +155,7 @@ class Executor:
                     self._think(due)
                 running = [lane for lane in running if not lane.over and lane.step()]
         finally:
+            self.lanes = []
             for lane in every:
                 lane.pending.cancel()
             self.clock.stop()
@@ -192,7 +200,9 @@ class _Lane:
         self.space = episode.action_space
         self._floats = _float_parts(episode.observation_space)
         self.holding = Holding(self.execution.hold, self.space, episode.interface)
-        self.buffer = ActionBuffer()
+        if self.execution.ensemble is not None and not isinstance(self.space, spaces.Box):
+            raise ValueError(f"ensemble={self.execution.ensemble} averages numbers, the actions are {self.space}")
+        self.buffer = ActionBuffer(self.execution.ensemble)
         self.delay = DelayEstimator(self.tick_s)
         self.probe = ReactionProbe(self.tick_s)
         self.tick = 0
@@ -223,6 +233,7 @@ class _Lane:
         self._ttfa_s: list[float] = []
         self._compute_s: list[float] = []
         self._late_s: list[float] = []
+        self._ages: list[int] = []  # ticks from an action's observation to its execution
 
     # --- the four moments of a tick, in order: wake, wants_plan + ask, receive, step ---
 
@@ -327,6 +338,7 @@ class _Lane:
         else:
             action = planned.action
             self.probe.executed(tick, planned)
+            self._ages.append(tick - planned.observed_tick)
         before = self.observation
         try:
             after, reward, terminated, truncated, info = self.env.step(action)
@@ -451,10 +463,8 @@ class _Lane:
         self._reason = f"{who}: {type(error).__name__}: {error}"[:500] + note
         return self._end()
 
-    def outcome(self) -> Outcome:
-        """The result of the finished episode, also told to the watcher."""
-        if self._asked:
-            self._settle()
+    def costs(self) -> dict[str, float]:
+        """What the episode has taken so far; safe to ask for from another thread."""
         costs = {name: float(value) for name, value in self._sums.items()}
         costs["plans"] = float(len(self._plan_ticks))
         reactions = self.probe.reactions_s
@@ -470,8 +480,18 @@ class _Lane:
             # later than half a tick, the nearest tick is another one: the loop has lost its place
             costs["late_ticks"] = float(sum(late > self.tick_s / 2 for late in self._late_s))
             costs["late_p99_ms"] = 1000.0 * float(np.quantile(self._late_s, 0.99))
+        if self._ages and not self.clock.waits_for_agent:
+            for name, quantile in (("age_p50_ms", 0.5), ("age_p95_ms", 0.95), ("age_max_ms", 1.0)):
+                costs[name] = 1000.0 * self.tick_s * float(np.quantile(self._ages, quantile))
         if reactions:
             costs["reaction_p95_ms"] = 1000.0 * float(np.quantile(reactions, 0.95))
+        return costs
+
+    def outcome(self) -> Outcome:
+        """The result of the finished episode, also told to the watcher."""
+        if self._asked:
+            self._settle()
+        costs = self.costs()
         if isinstance(self.space, spaces.Box) and len(self._executed) > 2:
             second = np.diff(np.stack(self._executed).reshape(len(self._executed), -1), n=2, axis=0)
             costs["jerk"] = float(np.abs(second).mean())
@@ -487,7 +507,7 @@ class _Lane:
             reason=self._reason,
             metrics=self._metrics,
             costs=costs,
-            reactions_s=tuple(reactions),
+            reactions_s=tuple(self.probe.reactions_s),
         )
         if self.watcher:
             try:

@@ -1,15 +1,12 @@
 """A flow-matching policy: observation to a chunk of actions (Lipman et al., "Flow Matching"; Black et al., "pi0").
 
 Between noise and actions ``x = tau * noise + (1 - tau) * actions`` with tau = 1 for noise and 0 for actions, and the
-network learns ``noise - actions``. Training conditions on a prefix of given actions (training-time real-time
-chunking): the first d actions of a sample, d uniform in 0..max_delay, stay clean and take no part in the loss, so
-that a plan can continue the actions which run anyway while it is made.
+network learns ``noise - actions`` (see :mod:`.objective`), for any time of each action and after a prefix of given
+ones. How a plan is sampled is the schedule's choice.
 
-Two choices are ours. Where prefix lengths are drawn, half of the samples have none (``prefix_rate``), because the first
-action without a prefix is what closed-loop control mostly executes and would else be a thirteenth of the batch. And a
-linear map of the encoded observation regresses the chunk during training, which gives the encoder a gradient without
-the noise of the flow's targets. It is a help to the encoder, not a need: with lagged demonstrations (see
-``models.data.demonstrations``) BallIntercept-v0 scores the same without it.
+One thing is ours. A linear map of the encoded observation regresses the chunk during training, which gives the encoder
+a gradient without the noise of the flow's targets. It is a help to the encoder, not a need: with lagged demonstrations
+(see ``models.data.demonstrations``) BallIntercept-v0 scores the same without it.
 """
 
 from __future__ import annotations
@@ -17,16 +14,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..normalization import Kind, Normalizer, check_statistics
 from .encoder import ObservationEncoder, unfold_quaternions
-from .schedules import FINAL, ConstantSchedule, Schedule
-from .velocity import Context, Velocity
+from .guidance import Guidance, guided
+from .mlp import Mlp
+from .objective import draw_training, flow_loss, training_times
+from .schedules import FINAL, ConstantSchedule, HorizonAwareSchedule, Schedule
+from .velocity import Transformer, Velocity
 
 Observation = Mapping[str, Tensor]
 """Key to a batch [B, ...]: float vectors, uint8 pictures [B, height, width, 3]."""
@@ -40,8 +41,10 @@ class FlowConfig:
     (flattened), ``pictures`` to [height, width, 3]; at least one key in all. ``quaternions`` says where in a flattened
     state key orientations stand, as (start, ``"xyzw"`` or ``"wxyz"``); the network sees them as matrices.
     ``max_delay`` < H is the longest prefix.
-    ``normalization`` states the kind for each key of ``state`` and for ``"action"``. ``prefix_rate`` in [0, 1] is the
-    share of training samples whose prefix length is drawn from 0..max_delay, the others have none (1: the paper's).
+    ``normalization`` states the kind for each key of ``state`` and for ``"action"``.
+    ``backbone`` is ``"transformer"`` (``width``, ``depth``, ``heads``, ``expansion``) or ``"mlp"`` (``width``,
+    ``depth``); ``hidden`` is the encoder's width. The rest says how training draws times and prefixes, see
+    :mod:`.objective`: ``prefix_rate``, ``mix``, ``times``, ``alpha``, ``first_hit`` and ``mask_finished``.
     """
 
     action_size: int
@@ -56,7 +59,13 @@ class FlowConfig:
     heads: int = 4
     expansion: int = 4
     hidden: int = 128
+    backbone: Literal["transformer", "mlp"] = "transformer"
     prefix_rate: float = 0.5
+    mix: float = 0.0
+    times: Literal["has", "independent"] = "has"
+    alpha: float = 0.6
+    first_hit: float = 0.9
+    mask_finished: bool = True
 
     def __post_init__(self) -> None:
         for argument in ("action_size", "horizon", "width", "depth", "heads", "expansion", "hidden"):
@@ -67,8 +76,15 @@ class FlowConfig:
             raise ValueError(
                 f"max_delay={self.max_delay!r}, expected an integer with 0 <= max_delay < horizon={self.horizon}"
             )
-        if not 0 <= self.prefix_rate <= 1:
-            raise ValueError(f"prefix_rate={self.prefix_rate}, expected a share in [0, 1]")
+        for argument in ("prefix_rate", "mix"):
+            if not 0 <= getattr(self, argument) <= 1:
+                raise ValueError(f"{argument}={getattr(self, argument)}, expected a share in [0, 1]")
+        for argument, known in (("backbone", ("transformer", "mlp")), ("times", ("has", "independent"))):
+            if getattr(self, argument) not in known:
+                raise ValueError(
+                    f"{argument}={getattr(self, argument)!r} is not known; choose one of {', '.join(known)}"
+                )
+        HorizonAwareSchedule(self.horizon, 1, self.alpha, self.first_hit)  # which checks its own numbers
         if not self.state and not self.pictures:
             raise ValueError("state and pictures are both empty; a policy needs at least one observation key")
         for key, shape in self.pictures.items():
@@ -147,14 +163,7 @@ class FlowPolicy(nn.Module):
             self.encoder = ObservationEncoder(
                 sum(config.features.values()), config.pictures, config.width, config.hidden
             )
-            self.velocity = Velocity(
-                config.action_size,
-                config.horizon,
-                width=config.width,
-                depth=config.depth,
-                heads=config.heads,
-                expansion=config.expansion,
-            )
+            self.velocity = _backbone(config)
             self.regression = nn.Linear(config.width, config.horizon * config.action_size)
         generator = generator or torch.Generator().manual_seed(0)
         self.encoder.initialize(generator)
@@ -192,8 +201,18 @@ class FlowPolicy(nn.Module):
             normalizer.fit(self._features(key, observations[key]))  # type: ignore[operator]
         self.normalize_action.fit(actions)
 
-    def encode(self, observation: Observation) -> Context:
-        """Encode a batch of observations, once a plan."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' type; whoever samples brings noise of it."""
+        return self.regression.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.regression.weight.device
+
+    def encode(self, observation: Observation) -> Any:
+        """Encode a batch of observations, once a plan; what comes out is the backbone's affair."""
         return self.velocity.context(*self._encode(observation))
 
     def loss(self, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
@@ -204,30 +223,35 @@ class FlowPolicy(nn.Module):
         ``"flow"`` (see :func:`flow_loss`) and ``"regression"``; ``"near"`` is the flow loss of the first free action.
         """
         valid = batch["valid"]
-        actions = self.normalize_action(batch["actions"].to(self.velocity.position.dtype))
+        actions = self.normalize_action(batch["actions"].to(self.dtype))
         vector, tokens = self._encode(batch["observation"])
         context = self.velocity.context(vector, tokens)
-        noise, rho, delay = draw_training(len(actions), self.config, generator, actions)
+        draw = draw_training(len(actions), self.config, generator, actions)
         told = valid
         if "delay" in batch:
-            delay = batch["delay"]
-            told = valid & (delay == 0)[:, None]  # the observation alone does not tell what follows a given prefix
-        losses = flow_loss(lambda x, tau: self.velocity(context, x, tau, valid), actions, valid, noise, rho, delay)
+            draw = draw._replace(delay=batch["delay"])
+            told = valid & (draw.delay == 0)[:, None]  # the observation alone does not tell what follows a prefix
+        tau, counted = training_times(self.config, draw, valid)
+        losses = flow_loss(
+            lambda x, tau: self.velocity(context, x, tau, valid), actions, draw.noise, tau, counted, draw.delay
+        )
         error = (self.regression(vector).view_as(actions) - actions).square().mean(-1)
         regression = (error * told).sum() / told.sum().clamp(min=1)
         return {"loss": losses["flow"] + regression, **losses, "regression": regression}
 
     def stream(
         self,
-        context: Context,
+        context: Any,
         noise: Tensor,
         schedule: Schedule,
         prefixes: Sequence[Tensor] | None = None,
+        guidance: Guidance | None = None,
     ) -> Iterator[Evaluation]:
         """Sample, yielding after every evaluation of the network.
 
         ``noise`` [B, H, D] is standard normal. ``prefixes`` are the given actions of each sample [d, D], in action
-        units; they come back bit for bit, whatever the network says. Raises ``ValueError`` for a prefix that is
+        units; they come back bit for bit, whatever the network says. ``guidance`` pulls the samples towards a
+        target in action units. Raises ``ValueError`` for a prefix that is
         longer than ``max_delay`` or of another shape.
         """
         delays, given = self._prefix(noise, prefixes)
@@ -239,11 +263,12 @@ class FlowPolicy(nn.Module):
         )
         some_given = bool(is_given.any())
         x = torch.where(is_given[..., None], normal_given, noise) if some_given else noise
+        pull = guidance and guidance._replace(target=self.normalize_action(guidance.target))
         for step in range(schedule.steps):
             tau, following = table[step], table[step + 1]
             # Most plans have one time for all actions; one row is then enough for the network.
             shared = not some_given and bool((tau == tau[0, 0]).all())
-            velocity = self.velocity(context, x, tau[:1, :1] if shared else tau)
+            velocity = guided(partial(self.velocity, context), x, tau[:1, :1] if shared else tau, pull)
             x = torch.addcmul(x, velocity, (following - tau)[..., None])  # a given action has no time to move
             newly_final = (following < FINAL) & (tau >= FINAL)
             actions = self.normalize_action.inverse(x)
@@ -268,7 +293,7 @@ class FlowPolicy(nn.Module):
         return self.encoder(torch.cat(parts, dim=-1) if parts else None, observation)
 
     def _features(self, key: str, values: Tensor) -> Tensor:
-        vectors = values.flatten(1).to(self.velocity.position.dtype)
+        vectors = values.flatten(1).to(self.dtype)
         places = self.config.quaternions.get(key)
         return unfold_quaternions(vectors, places) if places else vectors
 
@@ -289,39 +314,14 @@ class FlowPolicy(nn.Module):
         return delays, given
 
 
-class Draw(NamedTuple):
-    """What chance decides about a training batch: ``noise`` [B, H, D], ``rho`` [B] in (0, 1] and ``delay`` [B]."""
-
-    noise: Tensor
-    rho: Tensor
-    delay: Tensor
-
-
-def draw_training(size: int, config: FlowConfig, generator: torch.Generator, like: Tensor) -> Draw:
-    """Draw noise, times and prefix lengths. ``rho`` follows Beta(1.5, 1) * 0.999 + 0.001, as in pi0."""
-    noise = torch.randn(size, config.horizon, config.action_size, generator=generator).to(like)
-    rho = torch.rand(size, generator=generator).pow(2 / 3).mul(0.999).add(0.001).to(like)  # the inverse of Beta(1.5, 1)
-    delay = torch.randint(0, config.max_delay + 1, (size,), generator=generator)
-    delay = torch.where(torch.rand(size, generator=generator) < config.prefix_rate, delay, 0).to(like.device)
-    return Draw(noise, rho, delay)
-
-
-def flow_loss(
-    velocity: Any, actions: Tensor, valid: Tensor, noise: Tensor, rho: Tensor, delay: Tensor
-) -> dict[str, Tensor]:
-    """The loss of a field ``velocity(x, tau)`` on normalised ``actions`` [B, H, D] at drawn noise, times and delays.
-
-    ``"flow"`` is the mean over counted actions of the mean squared error over their dimensions; an action counts
-    when it is valid and not part of the prefix. ``"near"`` is the same over the first counted action of each sample.
-    """
-    horizon = actions.shape[1]
-    tau = ConstantSchedule(horizon, 1).training_tau(rho, delay)
-    x = torch.lerp(actions, noise, tau[..., None])
-    index = torch.arange(horizon, device=actions.device)
-    counted = (valid & (index >= delay[:, None])).to(actions.dtype)
-    error = (velocity(x, tau) - (noise - actions)).square().mean(-1)
-    near = counted * (index == delay[:, None])
-    return {
-        "flow": (error * counted).sum() / counted.sum().clamp(min=1),
-        "near": ((error * near).sum() / near.sum().clamp(min=1)).detach(),
-    }
+def _backbone(config: FlowConfig) -> Velocity:
+    if config.backbone == "mlp":
+        return Mlp(config.action_size, config.horizon, width=config.width, depth=config.depth, conditioned=config.width)
+    return Transformer(
+        config.action_size,
+        config.horizon,
+        width=config.width,
+        depth=config.depth,
+        heads=config.heads,
+        expansion=config.expansion,
+    )

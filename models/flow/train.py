@@ -24,10 +24,15 @@ from ..optim.adamw import AdamW
 from ..spec import parse_spec
 from ..training import Average, CosineSchedule, steps
 from .policy import FlowConfig, FlowPolicy
+from .schedules import make_schedule
 
 EXPERT_SUCCESS = 0.9
 """What the expert must reach undisturbed; below it, demonstrations would teach failure."""
 
+_OF_THE_NETWORK = (
+    *("horizon", "max_delay", "backbone", "width", "depth", "heads"),
+    *("mix", "times", "alpha", "mask_finished"),
+)
 _FIRST_SEED = 10_000_000  # far from the seeds that anyone evaluates on
 _SEEDS_APART = 1_000_000  # two recipe seeds share no demonstration
 _SAMPLES = 64  # demonstrated chunks kept in the checkpoint, for methods that calibrate
@@ -40,8 +45,9 @@ class Recipe:
     ``demonstrations`` episodes are collected, disturbed by ``noise`` and, if ``lags``, by lags of up to ``max_delay``
     ticks (see ``collect``); without lags, prefixes are the expert's own next actions. ``steps`` batches of
     ``batch`` windows fitted; ``decay`` is that of the moving average of the weights, which is what is kept.
-    ``horizon``, ``max_delay``, ``width``, ``depth`` and ``heads`` are those of :class:`FlowConfig`. ``execute`` and
-    ``sampling_steps`` go on the card as the agent's defaults. ``state`` names the observation keys that the policy
+    ``horizon``, ``max_delay``, ``backbone``, ``width``, ``depth``, ``heads``, ``mix``, ``times``, ``alpha`` and
+    ``mask_finished`` are those of :class:`FlowConfig`. ``execute``, ``sampling_steps`` and ``schedule`` (``"constant"``
+    or ``"has"``) go on the card as the agent's defaults. ``state`` names the observation keys that the policy
     reads (empty: every vector of floats but ``wrench``); pictures are read where the environment sends them.
     ``normalization`` overrides the kind for a key (default: mean and standard deviation).
     """
@@ -56,6 +62,12 @@ class Recipe:
     max_delay: int = 8
     execute: int = 4
     sampling_steps: int = 5
+    schedule: str = "constant"
+    mix: float = 0.0
+    times: str = "has"
+    alpha: float = 0.6
+    mask_finished: bool = True
+    backbone: str = "transformer"
     width: int = 64
     depth: int = 3
     heads: int = 4
@@ -71,6 +83,7 @@ class Recipe:
             raise ValueError(f"execute={self.execute}, expected at most horizon={self.horizon}")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed}, expected at least 0")
+        make_schedule(self.schedule, self.horizon, self.sampling_steps, self.alpha)  # which checks them
 
 
 RECIPES: dict[str, Recipe] = {
@@ -158,7 +171,12 @@ def train(
             "agent": "flow",
             "env": _world(env),
             "interface": _interface(env, policy.config, int(good.lengths.max())),
-            "sampling": {"steps": recipe.sampling_steps, "execute": recipe.execute},
+            "sampling": {
+                "steps": recipe.sampling_steps,
+                "execute": recipe.execute,
+                "schedule": recipe.schedule,
+                "alpha": policy.config.alpha,
+            },
             "recipe": asdict(recipe),
             "backend": str(backend),
             "start": str(start) if start else None,
@@ -246,7 +264,8 @@ def _begin(
         pictures=pictures,
         quaternions={key: places for key in state if (places := _quaternions(env, key))},
         normalization={key: recipe.normalization.get(key, "mean_std") for key in (*state, "action")},
-        **{name: getattr(recipe, name) for name in ("horizon", "max_delay", "width", "depth", "heads")},
+        first_hit=1 - 1 / recipe.sampling_steps,
+        **{name: getattr(recipe, name) for name in _OF_THE_NETWORK},
     )
     policy = FlowPolicy(config, generator)
     policy.fit_normalization({k: torch.from_numpy(good.observations[k]) for k in state}, torch.from_numpy(good.actions))

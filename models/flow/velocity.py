@@ -1,21 +1,21 @@
-"""The velocity field of a flow policy: a transformer over the actions of a chunk, each with a time of its own.
+"""The velocity field of a flow policy: what every backbone shares, and the transformer over the actions of a chunk.
 
-``v(context, x[B, H, D], tau[B, H])``: adaptive layer normalisation (Peebles and Xie, "Scalable Diffusion Models with
-Transformers") conditions every token on its own time, so a schedule in which near actions are denoised before far ones
-needs no other weights. The observation is encoded once a plan, into everything that the sampler's steps share: the
-modulation of each layer, and the keys and values of the observation's tokens.
+``v(context, x[B, H, D], tau[B, H])``: every action has a time of its own, so a schedule in which near actions are
+denoised before far ones needs no other weights. The observation is encoded once a plan, into everything that the
+sampler's steps share. Input and output are preconditioned as in Karras et al., "Elucidating the Design Space of
+Diffusion-Based Generative Models", Table 1, worked out for the straight path.
 
-At batch 1 the cost is the number of operations, not their size. Hence one projection for all layers' context, one for
-q, k and v, fused multiply-adds for modulation and gates, and a time modulation shared by the layers (Chen et al.,
-"PixArt-alpha"), which is one row when all actions share a time.
-
-Input and output are preconditioned as in Karras et al., "Elucidating the Design Space of Diffusion-Based Generative
-Models", Table 1, worked out for the straight path.
+The transformer conditions every token on its time by adaptive layer normalisation (Peebles and Xie, "Scalable Diffusion
+Models with Transformers"). At batch 1 the cost is the number of operations, not their size. Hence one projection for
+all layers' context, one for q, k and v, fused multiply-adds for modulation and gates, and a time modulation shared by
+the layers (Chen et al., "PixArt-alpha"), which is one row when all actions share a time.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +24,33 @@ from torch.nn import functional
 _PARTS = 6  # shift, scale and gate, of the attention and of the feed-forward half
 
 
-@dataclass(frozen=True)
-class Context:
-    """An encoded observation, for one plan. ``layers`` [depth][B, 1, 6 W], ``final`` [B, 1, 2 W]; ``keys`` and
-    ``values`` are [depth][B, heads, T, W / heads], and empty when the observation has no tokens."""
+class Velocity(nn.Module):
+    """What a backbone is: write ``initialize``, ``context`` and ``rest``."""
 
-    layers: tuple[Tensor, ...]
-    final: Tensor
-    keys: tuple[Tensor, ...] = ()
-    values: tuple[Tensor, ...] = ()
+    @abstractmethod
+    def initialize(self, generator: torch.Generator) -> None:
+        """Draw the weights; a new field is the best guess for actions of unit variance, so ``rest`` is zero."""
+
+    @abstractmethod
+    def context(self, vector: Tensor, tokens: Tensor | None = None) -> Any:
+        """What all steps of a plan share, from an encoded observation: ``vector`` [B, W] and ``tokens`` [B, T, W]."""
+
+    @abstractmethod
+    def rest(self, context: Any, x: Tensor, tau: Tensor, valid: Tensor | None) -> Tensor:
+        """What the linear guess leaves over, in unit scale [B, H, D], from ``x`` in unit scale."""
+
+    def forward(self, context: Any, x: Tensor, tau: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Velocity [B, H, D] at ``x`` [B, H, D] and times ``tau`` [B or 1, H or 1].
+
+        ``valid`` [B, H] is false where an action lies beyond the end of its episode: it must not be looked at.
+        """
+        # With noise and actions of unit variance the best linear guess of the velocity is known in closed form, and
+        # so are the variances of its input and of what it leaves over. The network sees and learns numbers of unit
+        # scale, and never has to carry the noise itself through its normalisations.
+        variance = (tau * tau + (1 - tau) ** 2)[..., None]
+        deviation = variance.sqrt()
+        rest = self.rest(context, x / deviation, tau, valid)
+        return (2 * tau[..., None] - 1) / variance * x + rest / deviation
 
 
 class TimeFeatures(nn.Module):
@@ -81,8 +99,19 @@ class Block(nn.Module):
         return torch.addcmul(x, gate_f, self.down(functional.gelu(self.up(h), approximate="tanh")))
 
 
-class Velocity(nn.Module):
-    """The field. ``size`` is the action's dimension, ``width`` a multiple of ``heads``; all are >= 1."""
+@dataclass(frozen=True)
+class TransformerContext:
+    """An encoded observation, for one plan. ``layers`` [depth][B, 1, 6 W], ``final`` [B, 1, 2 W]; ``keys`` and
+    ``values`` are [depth][B, heads, T, W / heads], and empty when the observation has no tokens."""
+
+    layers: tuple[Tensor, ...]
+    final: Tensor
+    keys: tuple[Tensor, ...] = ()
+    values: tuple[Tensor, ...] = ()
+
+
+class Transformer(Velocity):
+    """The field as a transformer. ``size`` is the action's dimension, ``width`` a multiple of ``heads``."""
 
     def __init__(
         self, size: int, horizon: int, *, width: int, depth: int, heads: int, expansion: int = 4, time_width: int = 64
@@ -117,22 +146,19 @@ class Velocity(nn.Module):
         parts[1 : _PARTS * self.depth : 3] = 1.0
         parts[-1] = 1.0
 
-    def context(self, vector: Tensor, tokens: Tensor | None = None) -> Context:
-        """What all steps of a plan share, from an encoded observation: ``vector`` [B, W] and ``tokens`` [B, T, W]."""
+    def context(self, vector: Tensor, tokens: Tensor | None = None) -> TransformerContext:
+        """The modulation of each layer, and the keys and values of the observation's tokens."""
         modulation = self.modulation(vector)[:, None]
         layers = modulation.split([*[_PARTS * self.width] * self.depth, 2 * self.width], dim=-1)
         if tokens is None:
-            return Context(layers[:-1], layers[-1])
+            return TransformerContext(layers[:-1], layers[-1])
         batch, count, _ = tokens.shape
         pairs = self.keys_values(tokens).view(batch, count, self.depth, 2, self.heads, -1).permute(2, 3, 0, 4, 1, 5)
         keys, values = pairs.unbind(1)
-        return Context(layers[:-1], layers[-1], keys.unbind(0), values.unbind(0))
+        return TransformerContext(layers[:-1], layers[-1], keys.unbind(0), values.unbind(0))
 
-    def forward(self, context: Context, x: Tensor, tau: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Velocity [B, H, D] at ``x`` [B, H, D] and times ``tau`` [B or 1, H or 1].
-
-        ``valid`` [B, H] is false where an action lies beyond the end of its episode: nobody attends to it.
-        """
+    def rest(self, context: TransformerContext, x: Tensor, tau: Tensor, valid: Tensor | None) -> Tensor:
+        """One pass over the tokens; nobody attends to an action beyond the end."""
         time = self.time(self.features(tau))
         time_layers, time_final = time.split([_PARTS * self.width, 2 * self.width], dim=-1)
         mask = None
@@ -140,16 +166,10 @@ class Velocity(nn.Module):
             mask = valid[:, None, None, :]
             if context.keys:
                 mask = torch.cat([mask.new_ones(len(mask), 1, 1, context.keys[0].shape[2]), mask], dim=-1)
-        # Preconditioning: with noise and actions of unit variance the best linear guess of the velocity is known in
-        # closed form, and so are the variances of its input and of what it leaves over. The network sees and learns
-        # numbers of unit scale, and never has to carry the noise itself through its normalisations.
-        variance = (tau * tau + (1 - tau) ** 2)[..., None]
-        deviation = variance.sqrt()
-        h = self.embed(x / deviation) + self.position
+        h = self.embed(x) + self.position
         for layer, block in enumerate(self.blocks):
             keys = context.keys[layer] if context.keys else None
             values = context.values[layer] if context.values else None
             h = block(h, time_layers + context.layers[layer], keys, values, mask)
         shift, scale = (time_final + context.final).chunk(2, dim=-1)
-        rest = self.head(torch.addcmul(shift, functional.layer_norm(h, (self.width,)), scale))
-        return (2 * tau[..., None] - 1) / variance * x + rest / deviation
+        return self.head(torch.addcmul(shift, functional.layer_norm(h, (self.width,)), scale))

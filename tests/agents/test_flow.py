@@ -14,6 +14,7 @@ from palaestra.models.backend import Backend, BackendError
 from palaestra.models.checkpoint import CheckpointError, load, load_card, save
 from palaestra.models.data.demonstrations import DemonstrationError
 from palaestra.models.flow.policy import FlowConfig, FlowPolicy
+from palaestra.models.flow.schedules import make_schedule
 from palaestra.models.flow.train import Recipe, recipe_for, train
 
 H, D = 8, 2
@@ -34,8 +35,8 @@ def policy():
     return made
 
 
-def flow(**options):
-    return Flow(policy(), **{"steps": 4, "execute": 3, **options})
+def flow(schedule="constant", steps=4, **options):
+    return Flow(policy(), schedule=make_schedule(schedule, H, steps), **{"execute": 3, **options})
 
 
 def begin(agent, seed=0, observations=OBSERVATIONS, actions=ACTIONS):
@@ -103,6 +104,35 @@ def test_noise_comes_from_the_seed_and_moves_on_with_each_plan():
     assert not np.array_equal(one, chunk(agent.plan(first, Call(see(0)))))
 
 
+def test_a_horizon_aware_plan_streams_near_actions_first_and_ends_once_it_has_what_is_needed():
+    agent, committed = flow("has", steps=10), [np.full(D, 0.1, np.float32)] * 2
+    whole = list(agent.plan(begin(agent), Call(see(0), committed=committed, need=H - 2)))
+    short = list(agent.plan(begin(agent), Call(see(0), committed=committed, need=2)))
+    starts = [part.start for part in whole if len(part.actions)]
+    assert starts[0] == 2
+    assert starts == sorted(starts)
+    assert len(whole) == 10
+    assert len(whole[0].actions) == 1  # after one evaluation the first action leaves
+    assert chunk(whole).shape == (H - 2, D)
+    assert len(short) < 10
+    np.testing.assert_array_equal(chunk(short), chunk(whole)[: len(chunk(short))])
+    assert 2 <= len(chunk(short)) < H - 2
+
+
+def test_guidance_continues_the_running_plan_where_the_robot_stands_in_it():
+    plain, guided = flow(), flow(guidance="identity", clip=10.0)
+    first = chunk(plain.plan(begin(plain), Call(see(0))))
+    jumps = {}
+    for name, agent in (("plain", plain), ("guided", guided)):
+        memory = begin(agent)
+        np.testing.assert_array_equal(chunk(agent.plan(memory, Call(see(0)))), first)  # nothing runs yet
+        *_, part = agent.plan(memory, Call(see(1), tick=3, committed=first[3:5] if name == "guided" else ()))
+        following = part.actions[0 if name == "guided" else 2 :]
+        assert part.start == (2 if name == "guided" else 0)
+        jumps[name] = float(np.abs(following[:2] - first[5:7]).mean())
+    assert jumps["guided"] < 0.5 * jumps["plain"]
+
+
 def test_a_stopped_plan_does_no_further_work():
     agent, counted = flow(), []
     agent.policy.velocity.register_forward_hook(lambda *_: counted.append(1))
@@ -124,12 +154,19 @@ def test_impossible_calls_are_refused():
     committed = [np.zeros(D, np.float32)] * 5
     with pytest.raises(ValueError, match=r"5 actions are committed, .*max_delay=4"):
         list(agent.plan(begin(agent), Call(see(0), committed=committed)))
-    with pytest.raises(ValueError, match=r"need=6 actions after 3 committed ones, .*chunks of 8; ask for at most 5"):
-        list(agent.plan(begin(agent), Call(see(0), committed=committed[:3], need=6)))
+    with pytest.warns(UserWarning, match=r"need=6 actions after 3 committed ones, .*chunks of 8; where they run out"):
+        parts = list(agent.plan(begin(agent), Call(see(0), committed=committed[:3], need=6)))
+    assert parts[-1].start + len(parts[-1].actions) == H
     with pytest.raises(ValueError, match=r"execute=9, expected 1 <= execute <= horizon=8"):
         flow(execute=9)
     with pytest.raises(ValueError, match="steps=0"):
         flow(steps=0)
+    with pytest.raises(ValueError, match="guidance='rtx' is not known; choose one of none, rtc, identity"):
+        flow(guidance="rtx")
+    with pytest.raises(ValueError, match="guidance='rtc' needs whole chunks"):
+        flow("has", guidance="rtc")
+    with pytest.raises(ValueError, match="clip=0"):
+        flow(clip=0)
 
 
 @pytest.mark.parametrize(

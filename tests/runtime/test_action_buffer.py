@@ -31,6 +31,20 @@ def test_any_order_of_arrival_gives_each_tick_its_newest_plan_at_most_once(parts
         assert executed.get(tick) == expected.get(tick)
 
 
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), st.sampled_from([0.01, 0.5, -0.3]))
+def test_an_ensemble_is_the_weighted_mean_of_all_plans_for_a_tick(observed, weight):
+    buffer, plans = ActionBuffer(ensemble=weight), sorted(observed)
+    for tick in plans:
+        buffer.put(tick, np.array([[tick, k] for k in range(20)], np.float32), tick)
+    for tick in range(13, 20):
+        actions = np.array([[seen, tick - seen] for seen in plans])  # oldest first
+        weights = np.exp(-weight * np.arange(len(plans)))
+        planned = buffer.pop(tick)
+        assert planned.observed_tick == plans[-1]
+        assert planned.action.dtype == np.float32
+        np.testing.assert_allclose(planned.action, weights @ actions / weights.sum(), rtol=1e-5)
+
+
 @given(st.integers(1, 10), st.integers(0, 10), st.integers(0, 5))
 def test_committed_actions_are_the_ones_that_run(count, delay, tick):
     buffer = ActionBuffer()
