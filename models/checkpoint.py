@@ -136,7 +136,7 @@ def name_for(agent: str, env_id: str) -> str:
 
 
 def shipped(agent: str, env_id: str) -> Path:
-    """The weights that come with the package for an agent in an environment.
+    """The weights that come with the package for an agent in an environment; a variant is ``flow-constant``.
 
     Raises ``FileNotFoundError`` naming what is available and how to train one.
     """

@@ -37,7 +37,7 @@ class LatencyModel:
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise ValueError(f"latency profile {self.name!r}: {key}={value!r}, expected milliseconds >= 0")
 
-    def seconds(self, encodes: int, evaluations: int, sends: bool) -> float:
+    def seconds(self, encodes: int, evaluations: int, sends: int) -> float:
         """How long this much work takes, in seconds."""
         return (encodes * self.encode_ms + evaluations * self.evaluation_ms + sends * self.part_ms) / 1000.0
 

@@ -9,9 +9,11 @@ interval between two plans.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .action_buffer import Planned
+from .latency import LatencyModel
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,29 @@ def reaction_time(mode: str, first_action_s: float, horizon: int, tick_s: float,
     if mode in ("async", "prefix"):
         return ReactionTime(first, first + execution)
     raise ValueError(f"mode={mode!r} has no closed form; expected sync, async or prefix")
+
+
+def arrivals_s(latency: LatencyModel, ready: Sequence[Sequence[int]]) -> list[float]:
+    """When each action of a plan arrives, in seconds after its observation.
+
+    ``ready`` are the actions that become final with each evaluation of the network, as
+    ``models.flow.schedules.ready_after`` gives them.
+    """
+    times: list[float] = []
+    sends = 0
+    for evaluations, actions in enumerate(ready, 1):
+        sends += len(actions) > 0
+        times += [latency.seconds(1, evaluations, sends)] * len(actions)
+    return times
+
+
+def min_execution_horizon(arrivals_s: Sequence[float], tick_s: float) -> int | None:
+    """The fewest ticks between two plans: the smallest s of which the s-th action arrives within s ticks.
+
+    ``arrivals_s`` are the arrivals of the actions that were not given, in order. ``None`` where no s will do, because
+    the chunk is over before its actions arrive (arXiv 2603.19199, Table 2).
+    """
+    return next((s for s, time_s in enumerate(arrivals_s, 1) if time_s <= s * tick_s + 1e-9), None)
 
 
 class ReactionProbe:

@@ -40,3 +40,20 @@ def mean(values: Sequence[float], resamples: int = 2000) -> Estimate | None:
     draws = np.random.default_rng(0).integers(len(array), size=(resamples, len(array)))
     low, high = np.quantile(array[draws].mean(axis=1), [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(array))
+
+
+def paired_difference(ours: np.ndarray, theirs: np.ndarray, resamples: int = 2000) -> Estimate:
+    """The mean of ``ours - theirs`` [runs, episodes] with its bootstrap interval.
+
+    The same column is the same episode, the same row the same training run. Both runs and episodes are drawn anew, so
+    that a difference must hold for other trainings as for other episodes.
+    """
+    difference = np.atleast_2d(np.asarray(ours, float) - np.asarray(theirs, float))
+    draw = np.random.default_rng(0)
+    runs, episodes = difference.shape
+    means = [
+        difference[draw.integers(runs, size=runs)][:, draw.integers(episodes, size=episodes)].mean()
+        for _ in range(resamples)
+    ]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Estimate(float(difference.mean()), float(low), float(high), episodes)

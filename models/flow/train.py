@@ -86,17 +86,45 @@ class Recipe:
         make_schedule(self.schedule, self.horizon, self.sampling_steps, self.alpha)  # which checks them
 
 
-RECIPES: dict[str, Recipe] = {
-    "palaestra/BallIntercept-v0": Recipe(demonstrations=2000, horizon=24, max_delay=12),
-    "palaestra/robosuite.Lift-v0": Recipe(demonstrations=1000),
-    "palaestra/robosuite.Door-v0": Recipe(demonstrations=500, steps=2500),
+_BALL = Recipe(
+    demonstrations=2000,
+    steps=4000,
+    batch=256,
+    horizon=24,
+    max_delay=12,
+    sampling_steps=10,
+    backbone="mlp",
+    width=256,
+    schedule="has",
+    mix=0.5,
+    alpha=0.8,
+)
+_CONSTANT: dict[str, Any] = {"schedule": "constant", "mix": 0.0}
+_TRANSFORMER: dict[str, Any] = {"backbone": "transformer", "width": 64, "batch": 128}
+
+RECIPES: dict[str, dict[str, Recipe]] = {
+    "palaestra/BallIntercept-v0": {
+        "": _BALL,
+        "constant": replace(_BALL, **_CONSTANT),
+        "transformer": replace(_BALL, **_TRANSFORMER),
+        "transformer-constant": replace(_BALL, **_TRANSFORMER, **_CONSTANT),
+    },
+    "palaestra/robosuite.Lift-v0": {"": Recipe(demonstrations=1000)},
+    "palaestra/robosuite.Door-v0": {"": Recipe(demonstrations=500, steps=2500)},
 }
-"""Environment id to the recipe of the checkpoint that ships for it."""
+"""Environment id and variant to the recipe of the checkpoint that ships for it."""
 
 
-def recipe_for(env_id: str) -> Recipe:
-    """The recipe of the shipped checkpoint for an environment (options are ignored), else the default one."""
-    return RECIPES.get(parse_spec(env_id.split("+")[0]).name.rpartition(":")[2], Recipe())
+def recipe_for(env_id: str, variant: str = "") -> Recipe:
+    """The recipe of the shipped checkpoint for an environment (options are ignored), else the default one.
+
+    Raises ``ValueError`` naming the variants that there are for an unknown one.
+    """
+    variants = RECIPES.get(parse_spec(env_id.split("+")[0]).name.rpartition(":")[2], {"": Recipe()})
+    if variant not in variants:
+        named = [name for name in variants if name]
+        raise ValueError(f"variant={variant!r} is not known for {env_id}; it has {', '.join(named) or 'none'}")
+    return variants[variant]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def _root() -> None:
 @app.command()
 def flow(
     env: Annotated[str, typer.Argument(help="Environment with an expert, with options: ID:pixels=32.")],
+    variant: Annotated[str, typer.Option(help="A variant of the shipped recipe, such as constant.")] = "",
     demonstrations: Annotated[int | None, typer.Option(help="Episodes to collect.", min=1)] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Decides everything that chance decides.", min=0)] = 0,
@@ -59,10 +60,12 @@ def flow(
 
         torch.set_num_threads(1)  # the same bits on every machine size; the networks are small
         changes: dict[str, Any] = {"demonstrations": demonstrations, "steps": steps}
-        recipe = replace(recipe_for(env), seed=seed, **{k: v for k, v in changes.items() if v is not None})
+        recipe = replace(recipe_for(env, variant), seed=seed, **{k: v for k, v in changes.items() if v is not None})
         method = Backend.parse(backend)
         world = make_env(env)
-    target = (folder or user_data_path("palaestra") / "checkpoints") / name_for("flow", env)
+    target = (folder or user_data_path("palaestra") / "checkpoints") / name_for(
+        f"flow-{variant}" if variant else "flow", env
+    )
     began = time.perf_counter()
     with progress_bar(f"flow for {env}") as bar, quiet():
 

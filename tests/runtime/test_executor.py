@@ -13,7 +13,7 @@ from palaestra.envs.interface import Component, Interface
 from palaestra.runtime.clock import Lockstep, Virtual
 from palaestra.runtime.executor import Execution, Executor
 from palaestra.runtime.latency import LatencyModel, profile
-from palaestra.runtime.reaction import ReactionTime, reaction_time
+from palaestra.runtime.reaction import ReactionTime, arrivals_s, min_execution_horizon, reaction_time
 
 BOX = spaces.Box(-1e6, 1e6, (1,), np.float64)
 
@@ -129,6 +129,19 @@ def test_probability_of_being_faster_is_the_published_one():
         a = ReactionTime(faster[0], sum(faster))
         b = ReactionTime(slower[0], sum(slower))
         assert a.probability_faster(b) == pytest.approx(published, abs=0.006)
+
+
+def test_the_shortest_horizon_follows_from_when_actions_arrive():
+    # arXiv 2603.19199, Table 2: all actions at once, and those that pi0.5 streams on an RTX 4090
+    for name, published in (("pi05-4090", 3), ("pi05-4060", 10), ("xvla-4090", 4), ("xvla-4060", 12)):
+        arrivals = arrivals_s(profile(name), [[]] * 9 + [range(50)])
+        assert len(arrivals) == 50
+        assert arrivals[0] == pytest.approx(profile(name).seconds(1, 10, 0))
+        assert min_execution_horizon(arrivals, 1 / 30) == published
+    assert min_execution_horizon([0.0621, 0.0702, 0.0771], 1 / 30) == 3
+    assert min_execution_horizon([0.5, 0.5, 0.5], 1 / 30) is None
+    latency = LatencyModel("sends", encode_ms=10, evaluation_ms=5, part_ms=1)
+    assert arrivals_s(latency, [range(1), range(1, 1), range(1, 3)]) == pytest.approx([0.016, 0.027, 0.027])
 
 
 def test_lockstep_executes_every_action_on_its_tick():

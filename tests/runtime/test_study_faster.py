@@ -1,0 +1,56 @@
+"""The study `faster`, small: its timing rules, and that what it claims follows from what it measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from palaestra.runtime.latency import profile
+from palaestra.runtime.store import Store
+from palaestra.runtime.studies import faster
+from palaestra.runtime.study import Lab
+
+
+def test_every_method_runs_at_the_horizon_that_its_arrivals_allow():
+    for name, constant, streamed in (("pi05-4090", (3, 3), (2, 2)), ("xvla-4090", (4, 4), (2, 2))):
+        assert faster.timing(faster.TRAINED, profile(name))[:2] == constant
+        assert faster.timing(faster.FASTER, profile(name))[:2] == streamed
+    assert faster.timing(faster.TRAINED, profile("xvla-4060"))[:2] == (12, 12)
+    assert faster.timing(faster.ONE, profile("xvla-4060"))[:2] == (4, 4)
+    delay, horizon, arrivals = faster.timing(faster.FASTER, profile("xvla-4060"))
+    assert delay == 4
+    assert arrivals[horizon - 1] <= horizon / 30 < arrivals[-1]
+    assert arrivals == sorted(arrivals)
+
+
+def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
+    small = replace(
+        faster.QUICK,
+        episodes=30,
+        profiles={faster.BALL: faster.PROFILES, faster.DETOUR: ("xvla-4090",)},
+        methods={faster.BALL: (faster.SYNC, faster.ASYNC, faster.TRAINED, faster.FASTER, faster.ONE, faster.TWO),
+                 faster.DETOUR: (faster.TRAINED, faster.FASTER, faster.ONE, faster.TWO)},
+        sweep=(8,),
+        rounds=3,
+    )  # fmt: skip
+    monkeypatch.setattr(faster, "QUICK", small)
+    told = []
+    lab = Lab(Store(tmp_path / "store.sqlite"), tmp_path, 1, lambda word, done, total: told.append((word, done, total)))
+    study = faster.run("quick", lab)
+    assert {word for word, _, _ in told} == {"episodes", "first actions"}
+    by_text = {claim.text: claim for claim in study.claims}
+    tables = {table.title: table for table in study.tables}
+    under = tables["BallIntercept-v0 under xvla-4060"]
+    scores = {row[0]: row[2].mean for row in under.rows}
+    assert all(row[-1] == 0 for row in under.rows), "no episode may fail"
+    assert scores["FASTER"] > scores["training-time RTC"]
+    gain = next(claim for text, claim in by_text.items() if text.startswith("xvla-4060: FASTER scores more"))
+    best = max(scores["naive async"], scores["training-time RTC"])
+    assert gain.measured == pytest.approx(scores["FASTER"] - best)
+    reaction = tables["Reaction to the kick, at 30 Hz"]
+    for row in reaction.rows:
+        sync, slow, quick = (value.mean for value in row[1:4])
+        assert sync > slow > quick
+        np.testing.assert_allclose([slow, quick], row[5:7], rtol=0.15)  # 30 kicks against the closed form
+    again = faster.run("quick", lab)  # what was run is not run again, and says the same
+    assert [c.measured for c in again.claims[:-1]] == [c.measured for c in study.claims[:-1]]
