@@ -142,10 +142,12 @@ def shipped(agent: str, env_id: str) -> Path:
     """
     path = _folder() / (name_for(agent, env_id) + _SUFFIXES[0])
     if not path.is_file():
-        have = [".".join(name) for name in shipped_names()]
+        have = [f"{agent_} for {world}" for agent_, world in shipped_names()]
+        name, _, variant = agent.partition("-")
+        option = f" --variant {variant}" if variant else ""
         raise FileNotFoundError(
             f"no checkpoint {path.name} comes with the package (it has: {', '.join(have) or 'none'}); train one with "
-            f"`palaestra train {agent} {env_id}` and pass {agent}:checkpoint=PATH"
+            f"`palaestra train {name} {env_id}{option}` and pass {name}:checkpoint=PATH"
         )
     return path
 
@@ -155,9 +157,13 @@ def _folder() -> Path:
 
 
 def shipped_names() -> list[tuple[str, str]]:
-    """The agent and the world of every checkpoint that comes with the package: ``("flow", "BallIntercept-v0")``."""
+    """The agent, as it is named in a call, and the world of every checkpoint that comes with the package.
+
+    As in ``("flow", "BallIntercept-v0")`` and ``("flow:variant=constant", "BallIntercept-v0")``.
+    """
     names = sorted(path.name.removesuffix(_SUFFIXES[0]) for path in _folder().glob(f"*{_SUFFIXES[0]}"))
-    return [(agent, world) for agent, _, world in (name.partition(".") for name in names)]
+    pairs = sorted((agent, world) for agent, _, world in (name.partition(".") for name in names))
+    return [(agent.replace("-", ":variant=", 1), world) for agent, world in pairs]
 
 
 def amend(path: Path | str, entries: Mapping[str, Any]) -> None:
