@@ -86,7 +86,7 @@ class Recipe:
         make_schedule(self.schedule, self.horizon, self.sampling_steps, self.alpha)  # which checks them
 
 
-_BALL = Recipe(
+_FAST = Recipe(
     demonstrations=2000,
     steps=4000,
     batch=256,
@@ -104,10 +104,15 @@ _TRANSFORMER: dict[str, Any] = {"backbone": "transformer", "width": 64, "batch":
 
 RECIPES: dict[str, dict[str, Recipe]] = {
     "palaestra/BallIntercept-v0": {
-        "": _BALL,
-        "constant": replace(_BALL, **_CONSTANT),
-        "transformer": replace(_BALL, **_TRANSFORMER),
-        "transformer-constant": replace(_BALL, **_TRANSFORMER, **_CONSTANT),
+        "": _FAST,
+        "constant": replace(_FAST, **_CONSTANT),
+        "transformer": replace(_FAST, **_TRANSFORMER),
+        "transformer-constant": replace(_FAST, **_TRANSFORMER, **_CONSTANT),
+    },
+    "palaestra/DetourIntercept-v0": {"": _FAST, "constant": replace(_FAST, **_CONSTANT)},
+    "palaestra/TableTennis-v0": {
+        "": replace(_FAST, demonstrations=1000),
+        "constant": replace(_FAST, demonstrations=1000, **_CONSTANT),
     },
     "palaestra/robosuite.Lift-v0": {"": Recipe(demonstrations=1000)},
     "palaestra/robosuite.Door-v0": {"": Recipe(demonstrations=500, steps=2500)},
