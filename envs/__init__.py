@@ -9,6 +9,8 @@ _ARM = "palaestra.envs.robosuite_arm:RobosuiteArm"
 
 WORLDS: dict[str, tuple[str, dict]] = {
     "BallIntercept": ("palaestra.envs.dynamic.ball_intercept:BallIntercept", {}),
+    "TableTennis": ("palaestra.envs.dynamic.table_tennis:TableTennis", {}),
+    "DetourIntercept": ("palaestra.envs.dynamic.detour_intercept:DetourIntercept", {}),
     **{
         f"robosuite.{task}": (_ARM, {"task": task})
         for task in (

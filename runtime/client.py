@@ -7,7 +7,7 @@ import logging
 import queue
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..envs.interface import Interface
 from .connection import Connection, Exchange, Inbox, ServerLost, as_error
 from .frame_codec import WireError
 from .keys import ClientKeys
-from .protocol import CANCEL, ENCODE, ERROR, FINAL, OBSERVATION, PART, RESET, Message, describe_episode
+from .protocol import CANCEL, DROPPED, ENCODE, ERROR, FINAL, OBSERVATION, PART, RESET, Message, describe_episode
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,15 @@ class RemoteAgent(Agent):
     """An agent behind a socket: plans where ``palaestra serve`` runs.
 
     Options (``remote:url=tcp://127.0.0.1:5600``): ``token``; ``key`` and ``server_key``, files of CURVE keys;
-    ``timeout_s``, the longest silence of a server that is there; ``patience_s``, how long a plan waits for one that is
-    gone. A plan of which some actions have arrived ends with them when the server is lost; one that has none is
-    asked for again from the new server, whose memory of the episode begins anew (``reconnects`` counts that).
-    An observation must not be written to before its plan has begun to arrive: it is sent without being copied.
+    ``timeout_s``, the longest silence of an agent whose server is there; ``silence_s``, after which a server that does
+    not answer pings is gone; ``patience_s``, how long a plan waits for its return. A plan of which some actions have
+    arrived ends with them when the server is lost; one that has none is asked for again from the new server, whose
+    memory of the episode begins anew (``reconnects`` counts that).
+
+    ``max_age_s`` is how old an observation may be when its plan is begun; a plan from an older one ends without actions
+    (``stale`` counts that), and whoever runs in real time asks again with what is seen now. The default has no limit,
+    for worlds that wait. ``served`` says who acts over there. An observation must not be written to before its plan has
+    begun to arrive: it is sent without being copied.
 
     Raises ``ServerLost`` when there is no server, ``WireError`` for what it refuses (``POLICY_FAILED`` when the agent
     there raised an error), ``ValueError`` for options that contradict each other.
@@ -57,16 +62,20 @@ class RemoteAgent(Agent):
         server_key: str | Path | None = None,
         timeout_s: float = 60.0,
         patience_s: float = 10.0,
+        silence_s: float = 1.5,
+        max_age_s: float | None = None,
     ):
         if (key is None) != (server_key is None):
             raise ValueError("key and server_key belong together: your own secret key and the server's public one")
-        for name, value in (("timeout_s", timeout_s), ("patience_s", patience_s)):
+        for name, value in (("timeout_s", timeout_s), ("patience_s", patience_s), ("silence_s", silence_s)):
             if not value > 0:
                 raise ValueError(f"{name}={value}, expected more than 0 s")
+        if max_age_s is not None and not max_age_s >= 0.001:
+            raise ValueError(f"max_age_s={max_age_s}, expected 0.001 s or more, or none for any age")
         keys = ClientKeys.read(key, server_key) if key is not None and server_key is not None else None
-        self.connection = Connection(url, token=token, keys=keys, connect_s=patience_s)
-        self.timeout_s, self.patience_s = timeout_s, patience_s
-        self.reconnects = 0
+        self.connection = Connection(url, token=token, keys=keys, connect_s=patience_s, silence_s=silence_s)
+        self.timeout_s, self.patience_s, self.max_age_s = timeout_s, patience_s, max_age_s
+        self.reconnects = self.stale = 0
         self._served = _served(self.connection)
         described, card = self._served
         self.interface = Interface.from_json(card) if card is not None else None
@@ -79,6 +88,13 @@ class RemoteAgent(Agent):
     def learns(self) -> bool:
         """Whether the agent behind the socket does."""
         return self._learns
+
+    @property
+    def served(self) -> Mapping[str, Any]:
+        """Who acts over there, as the server describes it: ``name``, ``env_id``, ``checkpoint``, ``max_delay`` ..."""
+        header = self.connection.welcome.header
+        about = {key: header.get(key) for key in ("env_id", "H", "D", "dt")}
+        return {"url": self.connection.url, **about, **self._served[0]}
 
     def close(self) -> None:
         """End the connection."""
@@ -106,9 +122,15 @@ class RemoteAgent(Agent):
         """Plans of several episodes, asked for at once and yielded in the order of arrival."""
         inbox: Inbox = queue.SimpleQueue()
         asked: dict[Exchange, int] = {}
+        seen_s = time.monotonic()
 
         def ask(index: int) -> None:
             memory, call = jobs[index]
+            if not self._remembered(memory):
+                self._find_again(memory)
+                if self.max_age_s is not None and time.monotonic() - seen_s > self.max_age_s:
+                    self.stale += 1
+                    return
             asked[self.connection.request(OBSERVATION, *self._observation(memory, call), inbox)] = index
 
         try:
@@ -119,19 +141,25 @@ class RemoteAgent(Agent):
                 if exchange not in asked:
                     continue
                 index = asked[exchange]
-                if message is not None and message.kind == PART:
+                if message is not None and message.kind == PART and not self._begun_late(message, seen_s):
                     yield index, _part(message)
                     continue
                 del asked[exchange]
                 if message is None:
-                    if exchange.parts:
-                        continue
-                    self._find_again(jobs[index][0])
-                    ask(index)
+                    if not exchange.parts:
+                        ask(index)
+                elif message.kind == PART:
+                    self.stale += 1
+                    self.connection.tell(CANCEL, {"seq": exchange.seq})
                 elif message.kind == ERROR:
                     raise as_error(message)
-                elif message.kind == FINAL and (rest := _rest(message)) is not None:
-                    yield index, rest
+                elif message.kind == DROPPED:
+                    self.stale += message.header.get("reason") == "late"
+                elif message.kind == FINAL:
+                    if lost := message.header.get("lost"):
+                        log.warning("%s parts of a plan were dropped, because we read too slowly", lost)
+                    if (rest := _rest(message)) is not None:
+                        yield index, rest
         finally:
             for exchange in asked:
                 self.connection.tell(CANCEL, {"seq": exchange.seq})
@@ -150,6 +178,8 @@ class RemoteAgent(Agent):
             "t_cap_ns": time.monotonic_ns(),
             "need": call.need,
         }
+        if self.max_age_s is not None:
+            header["deadline_ms"] = round(1000 * self.max_age_s)
         if call.context is not None:
             generation, header["context"] = call.context
             if generation != memory.generation:
@@ -170,6 +200,14 @@ class RemoteAgent(Agent):
             memory.steps.clear()
         return header, tree
 
+    def _begun_late(self, part: Message, seen_s: float) -> bool:
+        """Whether the observation was too old when the server turned to it, however long it had been on the way."""
+        error_ns = self.connection.clock_error_ns
+        if self.max_age_s is None or not error_ns:  # nothing is known of the server's clock yet
+            return False
+        begun_s = (part.integer("t_start_ns") - self.connection.clock_offset_ns) / 1e9
+        return begun_s - seen_s > self.max_age_s + error_ns / 1e9
+
     def _next(self, inbox: Inbox) -> tuple[Exchange, Message | None]:
         try:
             return inbox.get(timeout=self.timeout_s)
@@ -183,15 +221,17 @@ class RemoteAgent(Agent):
 
     def _ask(self, memory: RemoteMemory, kind: bytes, header: dict[str, Any], tree: Any) -> None:
         """A request that is answered once; asked again where the server was lost on the way."""
-        while True:
-            exchange = self.connection.request(kind, header, tree)
-            _, message = self._next(exchange.inbox)
-            if message is None:
+        message = None
+        while message is None:
+            if not self._remembered(memory):
                 self._find_again(memory)
-                continue
-            if message.kind == ERROR:
-                raise as_error(message)
-            return
+            _, message = self._next(self.connection.request(kind, header, tree).inbox)
+        if message.kind == ERROR:
+            raise as_error(message)
+
+    def _remembered(self, memory: RemoteMemory) -> bool:
+        """Whether there is a server, and it is the one that knows the episode."""
+        return self.connection.state == "READY" and memory.generation == self.connection.generation
 
     def _remember(self, memory: RemoteMemory) -> None:
         """Begin the episode on the server that is there now."""
@@ -208,6 +248,8 @@ class RemoteAgent(Agent):
 
     def _find_again(self, memory: RemoteMemory) -> None:
         """Wait for the server's return and begin the episode there anew. Raises ``ServerLost``."""
+        if self.connection.state != "READY":
+            log.warning("%s does not answer; waiting for it for up to %g s", self.connection.url, self.patience_s)
         self.connection.wait_ready(self.patience_s)
         if memory.generation != self.connection.generation:
             if (now := _served(self.connection)) != self._served:

@@ -1,8 +1,8 @@
 """The client's end of the wire: a connection to a server, and the requests on it.
 
-The connection is owned by a thread of its own, which greets, pings, and starts over when the server is gone::
+The connection has a thread of its own, which listens, greets, pings, and starts over when the server is gone::
 
-    GREETING --welcome--> READY --3 pings unanswered, or the server does not know us--> GREETING (a new socket)
+    GREETING --welcome--> READY --pings unanswered, or the server does not know us--> GREETING (a new socket)
 
 and each request on it is an :class:`Exchange`::
 
@@ -17,6 +17,7 @@ import logging
 import math
 import queue
 import secrets
+import select
 import threading
 import time
 from collections import deque
@@ -29,12 +30,12 @@ import zmq
 from .bell import Bell
 from .frame_codec import LIMITS, Limits, WireError
 from .keys import ClientKeys
+from .multipart import readable, receive, send
 from .protocol import BYE, HELLO, PART, PING, VERSION, WELCOME, Message, pack, unpack
 
 log = logging.getLogger(__name__)
 
 _PING_S = 0.5
-_MISSED_PINGS = 3
 _GREET_S = 0.5  # between two attempts to be welcomed
 _QUEUED = 1000  # requests that wait for the socket
 _LOST = ("NO_HELLO", "SHUTTING_DOWN")  # what a server says that is no longer, or not yet, ours
@@ -64,7 +65,7 @@ class Connection:
     ``url`` is the server's endpoint. ``state`` is GREETING or READY; ``generation`` counts the welcomes, so that
     whoever keeps something on the server knows when it is gone. ``clock_offset_ns`` is the server's monotonic clock
     minus ours, right within ``clock_error_ns``. ``worker_busy_ms`` is how long the agent has been at one step, as of
-    the last pong.
+    the last pong. A server that answers no ping for ``silence_s`` counts as gone.
 
     Raises ``ValueError`` for an ``url`` that is none, ``ServerLost`` when no server answers within ``connect_s``,
     and ``WireError`` when it refuses (another version, a wrong token).
@@ -77,6 +78,7 @@ class Connection:
         token: str | None = None,
         keys: ClientKeys | None = None,
         connect_s: float = 10.0,
+        silence_s: float = 1.5,
         limits: Limits = LIMITS,
     ):
         self.url, self.limits = url, limits
@@ -89,12 +91,14 @@ class Connection:
         self._changed = threading.Condition()
         self._open: dict[int, Exchange] = {}
         self._seqs = itertools.count(1)
-        self._pings: deque[int] = deque(maxlen=_MISSED_PINGS + 1)  # t0 of those without an answer
+        self._missed = max(1, math.ceil(silence_s / _PING_S))  # pings, and the server is gone
+        self._pings: deque[int] = deque(maxlen=self._missed + 1)  # t0 of those without an answer
         self._round_trips: deque[tuple[int, int]] = deque(maxlen=16)  # (round trip, offset)
         self._timer = 0.0
         self._farewells: deque[int] = deque()
         self._requests: deque[Sequence[Any]] = deque()
         self._bell = Bell()
+        self._turn = threading.Lock()  # to use the socket
         self._context = zmq.Context()
         try:
             self._socket = self._connect()
@@ -168,7 +172,7 @@ class Connection:
         if threading.current_thread() is not self._thread:
             self._thread.join(2.0)
 
-    # --- the thread that owns the socket ---
+    # --- the thread that listens ---
 
     def _connect(self) -> zmq.Socket:
         """A fresh socket with a fresh identity: to the server a client that was lost is a new one."""
@@ -187,45 +191,46 @@ class Connection:
         return socket
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._bell, zmq.POLLIN)
-        poller.register(self._socket, zmq.POLLIN)
+        poller = select.poll()
+        poller.register(self._bell, select.POLLIN)
+        line = self._socket.FD
+        poller.register(line, select.POLLIN)
         while self.state != "CLOSED":
-            wait_s = 0.002 if self._requests else max(0.0, self._timer - time.monotonic())
-            ready = dict(poller.poll(math.ceil(wait_s * 1000.0)))
-            if self._bell.fileno() in ready:
-                self._bell.hush()
-            while self._requests and self._send(self._requests[0]):
-                self._requests.popleft()
-            if self._socket in ready:
+            with self._turn:
+                while self._requests and self._send(self._requests[0]):
+                    self._requests.popleft()
                 self._receive()
-            if time.monotonic() >= self._timer and not self._keep_alive():
-                poller.unregister(self._socket)
-                self._socket.close(0)
-                self._socket = self._connect()
-                poller.register(self._socket, zmq.POLLIN)
-        self._lose()
-        if self.generation:
-            self._send(pack(BYE, {}))
-        self._socket.close(50)
+                if time.monotonic() >= self._timer and not self._keep_alive():
+                    poller.unregister(line)
+                    self._socket.close(0)
+                    self._socket = self._connect()
+                    line = self._socket.FD
+                    poller.register(line, select.POLLIN)
+                wait_s = 0.002 if self._requests else max(0.0, self._timer - time.monotonic())
+                if readable(self._socket):  # any use of it may have taken the signal that wakes this thread
+                    wait_s = 0.0
+            for awake, _ in poller.poll(math.ceil(wait_s * 1000.0)):
+                if awake == self._bell.fileno():
+                    self._bell.hush()
+        with self._turn:
+            self._lose()
+            if self.generation:
+                self._send(pack(BYE, {}))
+            self._socket.close(50)
         self._context.term()
         self._bell.close()
 
     def _send(self, frames: Sequence[Any]) -> bool:
         try:
-            self._socket.send_multipart(frames, zmq.DONTWAIT, copy=False)
+            send(self._socket, frames)
             return True
         except zmq.ZMQError:
             return False
 
     def _receive(self) -> None:
-        for _ in range(64):
+        while readable(self._socket) and (frames := receive(self._socket)) is not None:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.ZMQError:
-                return
-            try:
-                self._hear(unpack([frame.buffer for frame in frames], self.limits))
+                self._hear(unpack(frames, self.limits))
             except Exception as error:  # nothing that a server sends may end this thread
                 log.warning("a message from %s is ignored: %s", self.url, error)
 
@@ -240,7 +245,7 @@ class Connection:
                         self._refused = as_error(message)
                         self._changed.notify_all()
                 elif code in _LOST:
-                    self._timer, self._pings = 0.0, deque([0] * _MISSED_PINGS, maxlen=_MISSED_PINGS + 1)
+                    self._timer, self._pings = 0.0, deque([0] * self._missed, maxlen=self._missed + 1)
                 elif seq is not None:
                     self._deliver(message.integer("seq"), message)
                 else:
@@ -293,7 +298,7 @@ class Connection:
             else:
                 self._timer = time.monotonic() + _GREET_S
             return True
-        if len(self._pings) >= _MISSED_PINGS:
+        if len(self._pings) >= self._missed:
             self._lose()
             return False
         while self._farewells:
@@ -320,7 +325,16 @@ class Connection:
             exchange.inbox.put((exchange, None))
 
     def _push(self, frames: Sequence[Any]) -> bool:
-        """Hand frames to the socket's thread; false when it has fallen behind."""
+        """Send frames, or leave them to the socket's thread; false when it has fallen behind."""
+        # To wake the other thread would take longer than to send.
+        if self._turn.acquire(blocking=False):
+            try:
+                if not self._requests and not self._socket.closed and self._send(frames):
+                    if readable(self._socket):
+                        self._bell.ring()
+                    return True
+            finally:
+                self._turn.release()
         if len(self._requests) >= _QUEUED:
             return False
         self._requests.append(frames)

@@ -69,14 +69,16 @@ def flatten(tree: Any, limits: Limits = LIMITS) -> tuple[Any, list[Buffer]]:
     def walk(value: Any, path: str, depth: int) -> Any:
         if depth > limits.depth:
             raise WireError("BAD_SCHEMA", f"{path or 'the tree'} is nested deeper than {limits.depth} levels")
-        if value is None or isinstance(value, (bool, str, bytes)):
+        is_array = isinstance(value, np.ndarray)
+        if value is None or (not is_array and isinstance(value, (bool, str, bytes))):
             return value
-        if isinstance(value, (np.ndarray, np.generic)):
+        if is_array or isinstance(value, np.generic):
             array = np.asarray(value)
-            check_dtype(array.dtype.str, path)
+            dtype = array.dtype.str
+            check_dtype(dtype, path)
             buffers.append(_bytes_of(array))
-            described = {"__nd__": len(buffers) - 1, "dtype": array.dtype.str, "shape": array.shape}
-            if value is not array:
+            described = {"__nd__": len(buffers) - 1, "dtype": dtype, "shape": array.shape}
+            if not is_array:
                 described["scalar"] = True
             return described
         if isinstance(value, int):
@@ -146,14 +148,17 @@ def view_array(data: Any, dtype: Any, shape: Any, limits: Limits = LIMITS) -> np
         raise WireError(
             "BAD_HEADER", f"the shape of an array is {str(shape)[:80]}, expected at most {limits.ndim} axes"
         )
-    if any(type(axis) is not int or not 0 <= axis < 2**31 for axis in shape):
-        raise WireError("BAD_HEADER", f"the shape of an array is {str(shape)[:80]}, expected axes of 0 or more")
-    kind, size = np.dtype(dtype), len(data)
-    if math.prod(shape) * kind.itemsize != size:
+    kind, size = _dtype(dtype), len(data)
+    expected = kind.itemsize
+    for axis in shape:
+        if type(axis) is not int or not 0 <= axis < 2**31:
+            raise WireError("BAD_HEADER", f"the shape of an array is {str(shape)[:80]}, expected axes of 0 or more")
+        expected *= axis
+    if expected != size:
         raise WireError("BAD_HEADER", f"an array of {dtype} {list(shape)} came with {size} bytes")
     if not size:
         return _read_only(np.zeros(_small(shape), kind))
-    array = np.frombuffer(data, kind).reshape(shape)
+    array: np.ndarray = np.ndarray(shape, kind, data)
     if kind.kind == "b" and array.view(np.uint8).max() > 1:
         raise WireError("BAD_HEADER", "an array of bool holds something other than 0 and 1")
     return _read_only(array if array.flags.aligned else array.copy())
@@ -203,9 +208,14 @@ def _is_plain(dtype: str) -> bool:
     return bool(_DTYPE.fullmatch(dtype)) and dtype[1:] not in ("b2", "b4", "b8", "U0", "S0")
 
 
+_dtype = lru_cache(64)(np.dtype)  # of what has been checked
+
+
 def _bytes_of(array: np.ndarray) -> Buffer:
     if not array.size:
         return b""
+    if array.flags.c_contiguous:
+        return array.data.cast("B")
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

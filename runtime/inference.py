@@ -282,7 +282,8 @@ class Inference:
                 context = self.agent.encode(job.session.memory, job.call.observation)
             else:
                 context = job.session.context(job.context)
-            job.call = replace(job.call, context=context)
+            if context is not None:
+                job.call = replace(job.call, context=context)
         except Exception as error:
             job.fail(error)
         return not job.over

@@ -111,10 +111,10 @@ def unpack(frames: Sequence[Buffer], limits: Limits = LIMITS) -> Message:
         raise WireError("BAD_MAGIC", f"the first frame is {bytes(frames[0][:8]) if frames else b''!r}, not {MAGIC!r}")
     if not 3 <= len(frames) <= limits.frames or len(frames[1]) != 1:
         raise WireError("BAD_HEADER", f"{len(frames)} frames, expected magic, one byte of kind, header and buffers")
-    if sum(map(len, frames)) > limits.bytes + limits.header_bytes:
-        raise WireError("TOO_LARGE", f"a message of {sum(map(len, frames))} bytes, expected at most {limits.bytes}")
+    if (size := sum(map(len, frames))) > limits.bytes + limits.header_bytes:
+        raise WireError("TOO_LARGE", f"a message of {size} bytes, expected at most {limits.bytes}")
     header = read_msgpack(frames[2], limits, limits.header_bytes)
-    if not isinstance(header, dict) or not all(isinstance(key, str) for key in header):
+    if not isinstance(header, dict) or not set(map(type, header)) <= {str}:
         raise WireError("BAD_HEADER", "the header is not a map with text keys")
     plain = header.pop("tree", None)
     return Message(bytes(frames[1]), header, unflatten(plain, frames[3:], limits))

@@ -104,7 +104,7 @@ class Recorder:
         self._minari = _import_minari()
         self._directory = Path(directory).expanduser()
         self._env, self._env_id, self._agent, self._run = env, env_id, agent, run
-        self._seeds: set[int] = set()
+        self.seeds: set[int] = set()  # of the episodes that the data set has
         self.dataset_id = self._choose()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class Recorder:
 
         Raises ``ValueError`` for an episode that does not fit the spaces of the environment, or has no steps.
         """
-        if record.seed is not None and record.seed in self._seeds:
+        if record.seed is not None and record.seed in self.seeds:
             return False
         if not record.steps:
             raise ValueError(f"the episode of seed {record.seed} has no steps, expected at least one")
@@ -128,7 +128,7 @@ class Recorder:
             self._create()
         self._append(record)
         if record.seed is not None:
-            self._seeds.add(record.seed)
+            self.seeds.add(record.seed)
         return True
 
     def close(self) -> None:
@@ -273,7 +273,7 @@ class Recorder:
         pieces = self._data / _PIECES
         with h5py.File(self._data / _MAIN, "r") as file:
             groups = [file[f"episode_{index}"] for index in range(metadata["total_episodes"])]
-            self._seeds = {int(group.attrs["seed"]) for group in groups if "seed" in group.attrs}
+            self.seeds = {int(group.attrs["seed"]) for group in groups if "seed" in group.attrs}
         if groups and not pieces.exists():  # gathered: what was one file becomes the first of the pieces
             pieces.mkdir()
             base = pieces / "base.hdf5"

@@ -1,8 +1,9 @@
 """From names to things: environments, agents and their perturbations.
 
 An environment is named ``ID[:key=value,...][+perturbation[:key=value,...]]...`` and an agent
-``NAME[:key=value,...]`` or ``module:Class``. Other packages add agents through the entry-point group
-``palaestra.agents``; their environments are ordinary Gymnasium ids.
+``NAME[:key=value,...]`` or ``module:Class``. In place of the ID, ``robot:module:Class`` is a robot; ``simulated:`` in
+front of an environment's name makes that world one, in real time and in a process of its own. Other packages add
+agents through the entry-point group ``palaestra.agents``; their environments are ordinary Gymnasium ids.
 """
 
 from __future__ import annotations
@@ -67,19 +68,24 @@ def agent_class(name: str) -> type[Agent]:
 def make_agent(text: str, env_id: str, backend: Backend | None = None) -> Agent:
     """The agent that ``text`` names, ready to act in ``env_id``.
 
-    An agent with networks loads ``checkpoint=PATH``, or else the checkpoint that ships for this environment, and
-    applies the backend to it. Raises ``ValueError`` for unknown names and options, and for a backend on an agent
-    that has no network.
+    An agent with networks loads ``checkpoint=PATH``, or else the checkpoint that ships for this environment (or its
+    ``variant=NAME``, such as ``constant``), and applies the backend to it. Raises ``ValueError`` for unknown names and
+    options, and for a backend on an agent that has no network.
     """
     spec = parse_spec(text)
     name, options = spec.name, dict(spec.options)
     cls = agent_class(name)
     backend = backend or Backend()
     if issubclass(cls, NetworkAgent):
-        path = options.pop("checkpoint", None)
-        _know(split_env(env_id)[0].name)  # a misspelt environment is the likelier mistake than a missing checkpoint
+        path, variant = options.pop("checkpoint", None), options.pop("variant", None)
+        if path is not None and variant is not None:
+            raise ValueError(f"agent {text!r}: checkpoint names a file and variant a shipped one; give one of them")
+        world = env_id.removeprefix("simulated:")
+        if not world.startswith("robot:"):
+            _know(split_env(world)[0].name)  # a misspelt environment is the likelier mistake than a missing checkpoint
         try:
-            checkpoint = Path(str(path)) if path is not None else shipped(name, env_id)
+            kept = f"{name}-{variant}" if variant else name
+            checkpoint = Path(str(path)) if path is not None else shipped(kept, world)
         except FileNotFoundError as error:
             raise ValueError(str(error)) from error
         return _construct(text, cls.load, checkpoint, backend, **options)
@@ -110,22 +116,16 @@ def split_env(text: str) -> tuple[Spec, list[Spec]]:
 def make_env(text: str, render: bool = False) -> gymnasium.Env:
     """The environment that ``text`` names, wrapped in its perturbations.
 
+    ``robot:MODULE:NAME`` is a robot, and ``simulated:`` before another name runs that world as one, in real time.
     ``render`` asks for ``render_mode="rgb_array"``. Raises ``ValueError`` with the nearest names for an unknown id
     or perturbation, and with the environment's own words for a wrong option.
     """
+    if text.startswith("simulated:"):
+        from .robots.simulated import simulated_robot
+
+        return simulated_robot(text.removeprefix("simulated:"), render)
     world, perturbations = split_env(text)
-    _know(world.name)
-    options: dict[str, Any] = dict(world.options)
-    if render:
-        options["render_mode"] = "rgb_array"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium advises newer versions of ids, which is not ours to change
-        try:
-            env = gymnasium.make(world.name, disable_env_checker=True, **options)
-        except ValueError:
-            raise
-        except Exception as error:
-            raise ValueError(f"environment {text!r} cannot be made, {type(error).__name__}: {error}") from error
+    env = _make_world(text, world, render)
     try:
         for perturbation in perturbations:
             env = _perturb(env, perturbation)
@@ -133,6 +133,25 @@ def make_env(text: str, render: bool = False) -> gymnasium.Env:
         env.close()
         raise
     return env
+
+
+def _make_world(text: str, world: Spec, render: bool) -> gymnasium.Env:
+    if world.name.startswith("robot:"):
+        from .robots.as_env import named_robot
+
+        return named_robot(world, render)
+    _know(world.name)
+    options: dict[str, Any] = dict(world.options)
+    if render:
+        options["render_mode"] = "rgb_array"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium advises newer versions of ids, which is not ours to change
+        try:
+            return gymnasium.make(world.name, disable_env_checker=True, **options)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"environment {text!r} cannot be made, {type(error).__name__}: {error}") from error
 
 
 def _perturb(env: gymnasium.Env, perturbation: Spec) -> gymnasium.Env:

@@ -1,16 +1,19 @@
 """Serves an agent over ZeroMQ: one ROUTER port for the native protocol and the GR00T dialect.
 
-Two kinds of threads. The I/O thread here owns the socket and everything that is known of clients; it never waits for
-the agent. The lanes of :class:`~.inference.Inference` run the agent and put answers into the outbox. What a message
-means is the business of a front (:mod:`.fronts`).
+Two kinds of threads. The I/O thread here listens to the socket and never waits for the agent; the lanes of
+:class:`~.inference.Inference` run the agent and put answers into the outbox. Whoever has the turn (a lock) may use the
+socket and what is known of clients: the I/O thread, or a lane that sends its answers itself when nobody else is about
+it. What a message means is the business of a front (:mod:`.fronts`).
 
-A client that does not read loses parts of plans, never their ends; one that is silent for ten seconds is forgotten.
+A client that does not read for long loses parts of plans, never their ends; one that is silent for ten seconds is
+forgotten.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import logging
+import select
 import threading
 import time
 from collections import deque
@@ -31,6 +34,7 @@ from .fronts.groot import Groot
 from .fronts.native import Native
 from .inference import Inference, Session
 from .keys import ServerKeys
+from .multipart import readable, receive, send
 from .protocol import MAGIC
 
 log = logging.getLogger(__name__)
@@ -38,6 +42,7 @@ log = logging.getLogger(__name__)
 MAX_CLIENTS = 1024
 MAX_SESSIONS = 256  # of one client; the oldest makes room
 _OWED = 1024  # answers kept for a client that does not read, before it is given up
+_OWED_BYTES = 4 << 20  # and of parts among them: a moment of inattention costs nobody a part
 _TURN_S = 0.1  # how often the house is kept
 
 
@@ -51,6 +56,7 @@ class Client:
     sessions: dict[int, Session] = field(default_factory=dict)  # by episode number, oldest first
     notes: dict[str, Any] = field(default_factory=dict)  # a front's own
     owed: deque[_Answer] = field(default_factory=deque)
+    owed_bytes: int = 0  # of parts
 
 
 @dataclass(eq=False)
@@ -61,6 +67,11 @@ class _Answer:
     build: Callable[[int], Sequence[Buffer]]  # given the number of parts that were dropped
     key: Hashable = None
     last: bool = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of a part; the rest is small."""
+        return 0 if self.last else sum(map(len, self.build(0)))
 
 
 class PolicyServer:
@@ -114,6 +125,7 @@ class PolicyServer:
         self._lost: dict[Hashable, int] = {}
         self._stopping = False
         self._bell = Bell()
+        self._turn = threading.Lock()  # to use the socket, and what is known of clients
         self._context = zmq.Context()
         self._thread = threading.Thread(target=self._run, name="palaestra-serve", daemon=True)
 
@@ -172,8 +184,19 @@ class PolicyServer:
         ``build`` makes the frames when it is their turn, and is told how many parts were dropped before.
         """
         self._outbox.append(_Answer(client, build, key, last))
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is self._thread:
+            return
+        # To wake the I/O thread for it would take longer than to send it.
+        if not self._turn.acquire(blocking=False):
             self._bell.ring()
+            return
+        try:
+            if not self._router.closed:
+                self._flush()
+                if readable(self._router):
+                    self._bell.ring()
+        finally:
+            self._turn.release()
 
     def forget_session(self, client: Client, number: int) -> None:
         """End an episode of a client."""
@@ -192,33 +215,32 @@ class PolicyServer:
     # --- the I/O thread ---
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
-        poller.register(self._bell, zmq.POLLIN)
-        kept = time.monotonic()
+        poller = select.poll()
+        poller.register(self._router.FD, select.POLLIN)
+        poller.register(self._bell, select.POLLIN)
+        kept, more = time.monotonic(), False
         while not self._stopping:
-            ready = dict(poller.poll(10 if self._owing else 100))
-            if self._bell.fileno() in ready:
-                self._bell.hush()
-            self._flush()
-            if self._router in ready:
-                for _ in range(32):  # then it is the answers' turn again
-                    if not self._receive():
+            for awake, _ in poller.poll(0 if more else 10 if self._owing else 100):
+                if awake == self._bell.fileno():
+                    self._bell.hush()
+            with self._turn:
+                self._flush()
+                for _ in range(32):  # then it is the lanes' turn again
+                    if not (more := readable(self._router)) or not self._receive():
                         break
                     self._flush()
-            if time.monotonic() - kept > _TURN_S:
-                kept = time.monotonic()
-                self._keep_house(kept)
-        self._flush()
-        self._end(linger_ms=200)
+                if time.monotonic() - kept > _TURN_S:
+                    kept = time.monotonic()
+                    self._keep_house(kept)
+        with self._turn:
+            self._flush()
+            self._end(linger_ms=200)
 
     def _receive(self) -> bool:
-        try:
-            frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
+        frames = receive(self._router)
+        if frames is None:
             return False
-        identity = frames[0].bytes
-        buffers = [frame.buffer if len(frame) > 256 else frame.bytes for frame in frames[1:]]
+        identity, buffers = bytes(frames[0]), frames[1:]
         self.counts["messages"] += 1
         client = self.clients.get(identity) or Client(identity, silence_s=self._client_timeout_s)
         client.heard = time.monotonic()
@@ -246,34 +268,42 @@ class PolicyServer:
     def _flush(self) -> None:
         """Send what is in the outbox, after what is owed."""
         for client in list(self._owing):
-            while client.owed and self._send(client.owed[0]):
-                client.owed.popleft()
+            while client.owed:
+                answer = client.owed.popleft()
+                if not self._send(answer):
+                    client.owed.appendleft(answer)
+                    break
+                client.owed_bytes -= answer.size
             if not client.owed:
                 self._owing.discard(client)
         while self._outbox:
             answer = self._outbox.popleft()
             client_ = self.clients.get(answer.client)
-            if (client_ is None or not client_.owed) and self._send(answer):
+            torn = not answer.last and answer.key in self._lost  # after a hole the rest of a plan is of no use
+            if not torn and (client_ is None or not client_.owed) and self._send(answer):
                 continue
-            if not answer.last:
-                if answer.key is not None:
-                    self._lost[answer.key] = self._lost.get(answer.key, 0) + 1
-                    self.counts["parts_lost"] += 1
-            elif client_ is None:
+            if client_ is None:
                 self._lost.pop(answer.key, None)
-            else:
+            elif answer.last or (not torn and self._may_wait(client_, answer)):
                 client_.owed.append(answer)
+                client_.owed_bytes += answer.size
                 self._owing.add(client_)
                 if len(client_.owed) > _OWED:
                     self._forget(client_)
+            elif answer.key is not None:
+                self._lost[answer.key] = self._lost.get(answer.key, 0) + 1
+                self.counts["parts_lost"] += 1
+
+    def _may_wait(self, client: Client, part: _Answer) -> bool:
+        """Whether a part is kept for a client whose queue is full."""
+        if part.key is None:
+            return False
+        return len(client.owed) < _OWED // 2 and client.owed_bytes + part.size <= _OWED_BYTES
 
     def _send(self, answer: _Answer) -> bool:
         """False when the client's queue is full."""
-        lost = self._lost.get(answer.key, 0)
-        if lost and not answer.last:
-            return False  # a hole in a plan: its rest is of no use
         try:
-            self._router.send_multipart([answer.client, *answer.build(lost)], zmq.DONTWAIT, copy=False)
+            send(self._router, [answer.client, *answer.build(self._lost.get(answer.key, 0))])
         except zmq.Again:
             return False
         except zmq.ZMQError:  # EHOSTUNREACH: it is gone
@@ -292,7 +322,10 @@ class PolicyServer:
     def _forget(self, client: Client) -> None:
         self.clients.pop(client.identity, None)
         self.counts["forgotten"] += 1
+        for answer in client.owed:
+            self._lost.pop(answer.key, None)
         client.owed.clear()
+        client.owed_bytes = 0
         self._owing.discard(client)
         for number in list(client.sessions):
             self.forget_session(client, number)

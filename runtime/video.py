@@ -68,8 +68,9 @@ class VideoWriter:
             return
         encoder, self._encoder = self._encoder, None
         encoder.close()
-        if not self._partial.exists() or self._partial.stat().st_size == 0:
-            raise RuntimeError(f"the video encoder wrote nothing to {self.path}; is there space on the disk?")
+        if not self._is_whole():
+            self._partial.unlink(missing_ok=True)
+            raise RuntimeError(f"the video encoder did not finish {self.path}; is there space on the disk?")
         os.replace(self._partial, self.path)
 
     def discard(self) -> None:
@@ -112,6 +113,16 @@ class VideoWriter:
             output_params=["-crf", "20", "-preset", "veryfast", "-movflags", "+faststart"],
         )
         self._encoder.send(None)
+
+    def _is_whole(self) -> bool:
+        """Whether the file has every frame: an encoder that runs out of disk ends without a word."""
+        import imageio_ffmpeg
+
+        try:
+            frames, _ = imageio_ffmpeg.count_frames_and_secs(str(self._partial))
+        except (OSError, RuntimeError):
+            return False
+        return frames == self.frames
 
     def _compose(self, frame: np.ndarray, caption: str) -> np.ndarray:
         if self._scale > 1:

@@ -9,7 +9,7 @@ constants, the scene, the environment.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -90,6 +90,21 @@ _MJCF = f"""
   </actuator>
 </mujoco>
 """
+
+
+@dataclass(frozen=True)
+class Throw:
+    """What chance decides about an episode.
+
+    ``hold_ticks`` until launch, then ``flight_s`` from the hand to the plane, toward the point ``aim`` [2] (y and z in
+    m). The kick comes when the share ``kick_at`` of the flight has passed and moves that point by ``aside`` [2] (m).
+    """
+
+    hold_ticks: int
+    flight_s: float
+    kick_at: float
+    aim: np.ndarray
+    aside: np.ndarray
 
 
 class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
@@ -196,7 +211,7 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
             self.interface = replace(self.interface, observation={**self.interface.observation, **image})
         self.observation_space = spaces.Dict(keys)
 
-        self.model = mujoco.MjModel.from_xml_string(_MJCF)
+        self.model = self._scene().compile()
         self.data = mujoco.MjData(self.model)
         # The plan of the episode, in physics steps since reset.
         self._now = self._launch = self._kick = self._crossing = 0
@@ -210,22 +225,20 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Put ball and paddle back and draw launch, flight and kick from ``seed``; ``options`` are not used."""
         super().reset(seed=seed)
-        draw = self.np_random
-        flight = round(draw.uniform(*FLIGHT_S) / STEP_S)
-        self._launch = SUBSTEPS * int(draw.integers(*LAUNCH_TICKS, endpoint=True))
-        self._kick = self._launch + round(draw.uniform(*KICK_AT) * flight)
+        throw = self._throw(self.np_random)
+        flight = round(throw.flight_s / STEP_S)
+        self._launch = SUBSTEPS * throw.hold_ticks
+        self._kick = self._launch + round(throw.kick_at * flight)
         self._crossing = self._launch + flight
         self._now = 0
 
-        target = np.array([0.0, *(HOME + draw.uniform(-AIM, AIM, 2))])
         flight_s = flight * STEP_S
+        target = np.array([0.0, *throw.aim])
         self._launch_velocity = (target - HAND + [0, 0, _fall(flight_s)]) / flight_s
-        angle = draw.uniform(0, 2 * np.pi)
-        aside = draw.uniform(*KICK) * np.array([np.cos(angle), np.sin(angle)])
-        self._kick_velocity = aside / ((self._crossing - self._kick) * STEP_S)
+        self._kick_velocity = throw.aside / ((self._crossing - self._kick) * STEP_S)
 
         mujoco.mj_resetData(self.model, self.data)
-        self.data.qpos[:] = (*HOME, *HAND)
+        self.data.qpos[:] = (*self._home, *HAND)
         self.data.qfrc_applied[4] = BALL_KG * GRAVITY  # the hand carries the ball
         mujoco.mj_forward(self.model, self.data)
         return self._observation(), {}
@@ -266,13 +279,7 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
         """
 
         def pursue() -> np.ndarray:
-            goal = np.array(HOME)
-            if self._launched:
-                ball, velocity = self.data.qpos[2:], self.data.qvel[2:]
-                left_s = -ball[0] / velocity[0]
-                goal = ball[1:] + velocity[1:] * left_s
-                goal[1] -= _fall(left_s)
-            command = GAIN * (goal - self.data.qpos[:2])
+            command = GAIN * (self._goal() - self.data.qpos[:2])
             return command.clip(-MAX_SPEED, MAX_SPEED).astype(np.float32)
 
         return pursue
@@ -289,9 +296,36 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
         while self._offscreen:
             self._offscreen.popitem()[1].close()
 
+    # What a world with another scene or other throws replaces.
+    _home = HOME
+
+    def _scene(self) -> mujoco.MjSpec:
+        """The scene, not yet compiled."""
+        return mujoco.MjSpec.from_string(_MJCF)
+
+    def _throw(self, draw: np.random.Generator) -> Throw:
+        """Draw an episode."""
+        flight_s = draw.uniform(*FLIGHT_S)
+        hold_ticks = int(draw.integers(*LAUNCH_TICKS, endpoint=True))
+        kick_at = draw.uniform(*KICK_AT)
+        aim = HOME + draw.uniform(-AIM, AIM, 2)
+        angle = draw.uniform(0, 2 * np.pi)
+        aside = draw.uniform(*KICK) * np.array([np.cos(angle), np.sin(angle)])
+        return Throw(hold_ticks, flight_s, kick_at, aim, aside)
+
     @property
     def _launched(self) -> bool:
         return self._now > self._launch
+
+    def _goal(self) -> np.ndarray:
+        """Where the paddle is wanted, y and z in m: where the ball will cross the plane, or home until the launch."""
+        if not self._launched:
+            return np.array(self._home)
+        ball, velocity = self.data.qpos[2:], self.data.qvel[2:]
+        left_s = -ball[0] / velocity[0]
+        goal = ball[1:] + velocity[1:] * left_s
+        goal[1] -= _fall(left_s)
+        return goal
 
     def _advance(self, step: int) -> None:
         """Run the physics to ``step``, counted from reset, in one call."""

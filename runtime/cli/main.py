@@ -8,10 +8,12 @@ import sys
 import typer
 
 from .doctor import doctor
+from .drive import drive
 from .episodes import episodes
 from .lists import app as lists
 from .run import run
 from .serve import serve
+from .study import app as study
 from .train import app as train
 
 app = typer.Typer(
@@ -27,7 +29,9 @@ app.command()(run)
 app.add_typer(train, name="train")
 app.add_typer(lists, name="list")
 app.command()(serve)
+app.command()(drive)
 app.command()(episodes)
+app.add_typer(study, name="study")
 app.command()(doctor)
 
 

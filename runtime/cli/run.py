@@ -39,6 +39,9 @@ def run(
     max_ticks: Annotated[int, typer.Option(help="An episode longer than this counts as failed.", min=1)] = 10_000,
     workers: Annotated[int, typer.Option(help="Processes; never changes a result.", min=1)] = 1,
     lanes: Annotated[int, typer.Option(help="Episodes batched in each process.", min=1)] = 1,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="One agent plans for all workers; may change last bits, as lanes do.")
+    ] = False,
     backend: Annotated[str, typer.Option(help="Methods on the agent's network, e.g. adapter=lora:path=DIR.")] = "",
     video: Annotated[Path | None, typer.Option(help="Film the first episodes into this .mp4.")] = None,
     record: Annotated[Path | None, typer.Option(help="Keep the episodes as a Minari data set here.")] = None,
@@ -66,7 +69,7 @@ def run(
         video = _demo_video()
     execution = Execution(mode=mode, horizon=horizon, delay=delay, hold=hold, max_ticks=max_ticks)  # type: ignore[arg-type]
     if video:
-        _check_video(video)
+        check_video(video)
     with _stored_when_interrupted(), progress_bar(f"{agent} in {env}", episodes) as bar, quiet():
         result: RunResult = run(
             env,
@@ -79,16 +82,17 @@ def run(
             execution=execution,
             lanes=lanes,
             workers=workers,
+            serve=serve,
             resume=resume,
             video=video,
             record=record,
-            progress=lambda row, done: bar(done, _word(row)),
+            progress=lambda row, done: bar(done, word_of(row)),
         )
     if as_json:
         typer.echo(json.dumps(result.to_json(), ensure_ascii=False))
     else:
-        _show(result, record)
-    if result.failed:
+        show(result, record)
+    if result.failed or result.trouble:
         raise typer.Exit(1)
 
 
@@ -118,7 +122,7 @@ def _demo_video() -> Path | None:
     return folder / "demo.mp4"
 
 
-def _check_video(video: Path) -> None:
+def check_video(video: Path) -> None:
     """Refuse a film that cannot be made before the first episode, not after the last."""
     if video.suffix.lower() != ".mp4":
         raise ValueError(f"video={str(video)!r}, expected a name that ends in .mp4")
@@ -128,13 +132,14 @@ def _check_video(video: Path) -> None:
         raise ValueError(f"video={str(video)!r}: the folder {video.absolute().parent} cannot be written to")
 
 
-def _word(row: Any) -> str:
+def word_of(row: Any) -> str:
+    """How an episode ended, in a few words."""
     if row.failed:
         return f"seed {row.seed}: failed"
     return f"seed {row.seed}: " + ("success" if row.success else f"score {number(row.score)}")
 
 
-def _show(result: Any, record: Path | None) -> None:
+def show(result: Any, record: Path | None) -> None:
     """The result for a person: what, how sure, at what cost, and where it is kept."""
     from ..store import Store
 
@@ -148,6 +153,8 @@ def _show(result: Any, record: Path | None) -> None:
         settings.append(f"mode {config.execution.mode}")
     checked, *notes = result.rows[0].interface.split("; ")
     settings += [f"lanes {config.lanes}", f"interface {checked.partition(':')[0]}"]
+    if config.serve:
+        settings.append("served to its workers")
     if config.backend:
         settings.append(f"backend {config.backend}")
     out.print("  " + ", ".join(settings), soft_wrap=True)
@@ -173,6 +180,8 @@ def _show(result: Any, record: Path | None) -> None:
         out.print(f"[red]failed[/] and {result.failed - 5} more (`palaestra episodes --run {result.run_id}`)")
     done = f"{result.new} new episodes" if result.new < len(result.rows) else f"{len(result.rows)} episodes"
     out.print(f"{done} in {result.seconds:.1f} s, stored as run {result.run_id} in {Store.location()}", soft_wrap=True)
+    if result.trouble:
+        err.print(f"[red]{escape(result.trouble)}[/]", soft_wrap=True)
     if result.video:
         out.print(f"video: {result.video}", soft_wrap=True)
     if record:
@@ -184,6 +193,9 @@ _COSTS = {
     "compute_ms": "computing a plan, ms",
     "ttfa_ms": "time to first action, ms",
     "reaction_ms": "reaction to an event, ms",
+    "age_p50_ms": "age of the executed observation, median, ms",
+    "age_p95_ms": "age of the executed observation, 95 %, ms",
+    "age_max_ms": "age of the executed observation, oldest, ms",
     "stalls": "ticks without action",
     "late_ticks": "ticks more than half a tick late",
 }

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .console import err, out, quiet
+
+if TYPE_CHECKING:
+    from ...agents.agent import Agent
+
+_SMALL = 30_000_000  # parameters; about 10 ms of one core each time they are used
 
 
 def serve(
@@ -39,11 +46,14 @@ def serve(
     batch_window_ms: Annotated[
         float, typer.Option(help="How long a plan waits to be made together with others.", min=0, max=100)
     ] = 0.0,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of the agent's network (default: 1 for a small one).", min=1)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of clients that know no episodes (GR00T, openpi).", min=0)] = 0,
     backend: Annotated[str, typer.Option(help="Methods on the agent's network, e.g. adapter=lora:path=DIR.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON document.")] = False,
 ) -> None:
-    """Serve AGENT until Ctrl-C. Use it anywhere an agent is named, as `remote:url=tcp://HOST:PORT`.
+    """Serve AGENT until Ctrl-C, for `palaestra drive`, or wherever an agent is named as `remote:url=tcp://HOST:PORT`.
 
     The port answers palaestra and Isaac-GR00T clients; `--openpi` opens a second one for openpi clients. Without keys
     only this machine can connect. Exit code 0: served until stopped; 1: the port is taken; 2: the call was wrong.
@@ -76,6 +86,7 @@ def serve(
         from ..server import PolicyServer
 
         served = make_agent(agent, env, Backend.parse(backend).require_running())
+        _use_threads(served, threads)
         world = make_env(env)
     card = interface_of(world)
     episode = Episode(
@@ -113,7 +124,8 @@ def serve(
                 typer.echo(json.dumps(addresses))
             else:
                 out.print(f"serving [bold]{agent}[/] for [bold]{env}[/] at {server.bind}", soft_wrap=True)
-                out.print(f"  palaestra run {env} remote:url={server.bind}", soft_wrap=True)
+                keys = f" --key YOUR.key_secret --server-key {key.with_suffix('.key').name}" if key else ""
+                out.print(f"  palaestra drive {env} --connect {_from_elsewhere(server.bind)}{keys}", soft_wrap=True)
                 if openpi:
                     out.print(f"  openpi clients: {addresses['openpi']}", soft_wrap=True)
             while not stop.wait(1.0):
@@ -123,6 +135,24 @@ def serve(
     except OSError as error:
         err.print(f"[red]error:[/] {error.strerror or error}", soft_wrap=True)
         raise typer.Exit(1) from None
+
+
+def _use_threads(agent: Agent, threads: int | None) -> None:
+    """A small network gains nothing by a second thread, and where cores are shared each waits for the other."""
+    import torch
+
+    from ...agents.network import NetworkAgent
+
+    if threads is None and isinstance(agent, NetworkAgent) and "OMP_NUM_THREADS" not in os.environ:
+        parameters = sum(p.numel() for network in agent.networks.values() for p in network.parameters())
+        threads = 1 if parameters < _SMALL else None
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _from_elsewhere(bind: str) -> str:
+    """The endpoint as other machines write it: one that is bound to every network card has this machine's name."""
+    return bind.replace("//0.0.0.0:", f"//{socket.gethostname()}:").replace("//[::]:", f"//{socket.gethostname()}:")
 
 
 def _host_port(text: str) -> tuple[str, int]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from ...agents.agent import ActionPart, Call, Transition
-from ..frame_codec import Buffer, WireError
+from ...agents.agent import ActionPart, Agent, Call, Transition
+from ...agents.network import NetworkAgent
+from ..frame_codec import Buffer, WireError, read_msgpack
 from ..inference import Dropped, Final, Job, Session
 from ..protocol import (
     BYE,
@@ -73,9 +74,11 @@ class Native:
 
     def refuse(self, client: Client, frames: Sequence[Buffer], error: WireError) -> None:
         """Say what was wrong, with the number of the request where it can be read."""
-        try:
-            seq = unpack(frames[:3], self._server.limits).header.get("seq")
-        except WireError:
+        limits = self._server.limits
+        try:  # the header alone: what is wrong may well be the tree
+            header = read_msgpack(frames[2], limits, limits.header_bytes)
+            seq = header.get("seq") if isinstance(header, dict) else None
+        except (WireError, IndexError):
             seq = None
         self._error(client.identity, seq if type(seq) is int else None, error)
 
@@ -107,11 +110,7 @@ class Native:
             "proto": VERSION,
             "server": "palaestra",
             "env_id": episode.env_id,
-            "agent": {
-                "name": type(agent).__name__,
-                "encode_every": agent.encode_every,
-                "learns": agent.learns,
-            },
+            "agent": _described(agent),
             "H": card.chunk if card else None,
             "D": size,
             "dt": 1.0 / episode.control_hz if episode.control_hz else None,
@@ -265,6 +264,19 @@ class Native:
     def _send(self, client: bytes, kind: bytes, header: dict[str, Any], tree: Any = None, key: Any = None) -> None:
         frames = pack(kind, header, tree, self._server.limits)
         self._server.answer(client, lambda lost: frames, key=key)
+
+
+def _described(agent: Agent) -> dict[str, Any]:
+    """What a client is told of the agent: what it needs to act through it, and to tell it from another one."""
+    schedule = getattr(agent, "schedule", None)
+    return {
+        "name": type(agent).__name__,
+        "encode_every": agent.encode_every,
+        "learns": agent.learns,
+        "checkpoint": agent.card["weights"]["sha256"] if isinstance(agent, NetworkAgent) else None,
+        "schedule": None if schedule is None else str(schedule)[:200],
+        "max_delay": _integer(getattr(getattr(agent, "config", None), "max_delay", None)),  # actions it can continue
+    }
 
 
 def _integer(ticks: int | None) -> int | None:

@@ -8,9 +8,9 @@
    for the arm: a driver that blocks gets a thread of its own that keeps the newest reading. A driver that fails
    raises ``RobotLost``.
 4. ``home`` where the arm can go to its start by itself, and ``close``.
-5. A function like :func:`make`, and an id for it in your package, say ``lab``:
-   ``gymnasium.register("lab/Arm-v0", entry_point="lab.arm:make")``. After that
-   ``palaestra run lab/Arm-v0 AGENT --clock wall --mode async`` runs any agent on it.
+5. A function like :func:`make`. From where it can be imported, as ``lab.arm`` say,
+   ``palaestra drive robot:lab.arm:make --connect tcp://HOST:5600`` drives the arm with an agent that is served, and
+   ``palaestra run robot:lab.arm:make AGENT --clock wall --mode async`` with one in process.
 
 The arm here lives in memory, so this file runs as it is: three joints that follow velocity commands with a lag, and a
 spring to press against.

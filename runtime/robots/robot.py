@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from gymnasium import Space
 
 from ...agents.agent import Action, Observation
@@ -44,8 +45,10 @@ class Robot(ABC):
 
     Called by one thread at a time, except ``emergency_stop``. Every method returns or raises within a fraction of
     a tick (``home`` apart); what the hardware does goes on afterwards. A driver that fails raises ``RobotLost``.
+    ``simulated`` says that nothing real moves, so that nobody has to step back first.
     """
 
+    simulated: bool = False
     interface: Interface
     observation_space: Space
     action_space: Space
@@ -69,6 +72,10 @@ class Robot(ABC):
     def home(self, seed: int | None = None) -> None:
         """Go to where episodes begin and return once there. ``seed`` draws the start of a simulated world."""
         self.hold()
+
+    def picture(self) -> np.ndarray | None:
+        """What a person would see now, uint8 [H, W, 3]; ``None`` from a robot that nobody films."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - not every driver holds something open
         """Let go of the hardware; it is held first. Safe to call twice."""

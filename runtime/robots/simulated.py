@@ -13,15 +13,20 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from ...agents.agent import Action
 from ...agents.holding import Holding
 from ...envs.conversion import interface_of
 from ..frame_codec import flatten, read_msgpack, unflatten, write_msgpack
 from ..registry import make_env
+from .as_env import RobotEnv, as_env
 from .robot import Reading, Robot, RobotLost
+from .watchdog import Watchdog
 
 _CATCH_UP_S = 0.2  # how long a world that is late may go on without answering
 _TOO_LATE_S = 2.0  # further behind, it does not run in real time at all
+_DEADLINE_MS = 500.0  # a process on a busy machine is late more often than the controller of an arm
 _INFO = ("success", "is_success", "score", "metrics", "event")  # what the runtime reads, and what travels
 
 
@@ -34,11 +39,13 @@ class SimulatedRobot(Robot):
 
     ``timeout_s`` is how long the process may take to answer (its start and ``home`` apart). Nothing queues: every
     message is answered before the next is sent, and of several commands in one tick the newest counts. The process
-    ends with its host. Raises ``ValueError`` for a world that has no card or does not exist, and ``RobotLost`` when
-    the process is gone or silent, or cannot keep up with real time.
+    ends with its host. ``render`` makes a world that can be filmed. Raises ``ValueError`` for a world that has no card
+    or does not exist, and ``RobotLost`` when the process is gone or silent, or cannot keep up with real time.
     """
 
-    def __init__(self, env: str, timeout_s: float = 1.0, start_timeout_s: float = 60.0):
+    simulated = True
+
+    def __init__(self, env: str, timeout_s: float = 1.0, start_timeout_s: float = 60.0, render: bool = False):
         world = make_env(env)
         try:
             card = interface_of(world)
@@ -52,7 +59,7 @@ class SimulatedRobot(Robot):
         self._lock = threading.Lock()
         context = multiprocessing.get_context("spawn")
         self._pipe, far_end = context.Pipe()
-        self._process = context.Process(target=_live, args=(far_end, env), name=f"simulated {env}", daemon=True)
+        self._process = context.Process(target=_live, args=(far_end, env, render), name=f"simulated {env}", daemon=True)
         self._process.start()
         far_end.close()  # so that the death of the process closes the pipe
         try:
@@ -94,6 +101,10 @@ class SimulatedRobot(Robot):
         """Reset the world with ``seed``."""
         self._ask("home", seed=seed, timeout_s=self._start_timeout_s)
 
+    def picture(self) -> np.ndarray | None:
+        """The world as it is drawn, if it was made to be filmed. Drawing takes time, which the world makes up for."""
+        return self._ask("picture", timeout_s=self._start_timeout_s)["picture"]
+
     def close(self) -> None:
         """End the process."""
         self._pipe.close()  # which the process takes for the end of its host
@@ -122,11 +133,19 @@ class SimulatedRobot(Robot):
         return answer
 
 
-def _live(pipe: Connection, env_name: str) -> None:
+def simulated_robot(env: str, render: bool = False) -> RobotEnv:
+    """The world of this name as a simulated robot under a watchdog, as an environment: ``simulated:ENV``."""
+    if env.startswith(("robot:", "simulated:")):
+        raise ValueError(f"env={env!r} is a robot already, expected the name of a world after simulated:")
+    robot = SimulatedRobot(env, render=render)
+    return as_env(Watchdog(robot, deadline_ms=max(_DEADLINE_MS, 3000.0 / (robot.interface.control_hz or 1.0))))
+
+
+def _live(pipe: Connection, env_name: str, render: bool) -> None:
     """The process: run the world in real time and answer, until the host is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's business; it holds the robot, then closes
     try:
-        world = _World(env_name)
+        world = _World(env_name, render)
         while True:
             world.run_until_now()
             if pipe.poll(world.due_s()):
@@ -143,8 +162,8 @@ def _live(pipe: Connection, env_name: str) -> None:
 class _World:
     """A world between the ticks of its own clock."""
 
-    def __init__(self, env_name: str):
-        self.env = make_env(env_name)
+    def __init__(self, env_name: str, render: bool):
+        self.env = make_env(env_name, render=render)
         card = interface_of(self.env)
         assert card is not None
         assert card.control_hz is not None
@@ -225,6 +244,8 @@ class _World:
                 self.next, self.held = self.standing.action(self.next), True
             case "home":
                 self.home(seed)
+            case "picture":
+                return {"picture": self.env.render()}
         return {}
 
 

@@ -93,7 +93,7 @@ class Watchdog(Robot):
             raise ValueError(
                 f"deadline_ms={deadline_ms}, expected more than one control period of {1000.0 / hz:.4g} ms"
             )
-        self.robot = robot
+        self.robot, self.simulated, self.limits = robot, robot.simulated, tuple(limits)
         self.interface = robot.interface
         self.observation_space, self.action_space = robot.observation_space, robot.action_space
         self.deadline_s = deadline_ms / 1000.0
@@ -167,6 +167,11 @@ class Watchdog(Robot):
     def emergency_stop(self) -> None:
         """Stop now, and stay so until ``release``."""
         self._stop("emergency_stop() was called")
+
+    def picture(self) -> np.ndarray | None:
+        """The robot's own."""
+        with self._lock:
+            return self.robot.picture()
 
     def release(self) -> None:
         """A person has looked and lets the robot move again."""

@@ -1,6 +1,7 @@
-"""What the executor costs: per tick over a bare loop, and what workers and lanes bring. Ratios within one run.
+"""What the executor costs: per tick over a bare loop, and what workers, lanes and one served agent bring. Ratios
+within one run.
 
-python tests/benchmarks/bench_executor.py [--ticks 20000] [--episodes 64] [--part overhead|workers|lanes]
+python tests/benchmarks/bench_executor.py [--ticks 20000] [--episodes 64] [--part overhead|workers|lanes|serve]
 """
 
 import argparse
@@ -101,16 +102,41 @@ def workers(episodes):
     )
 
 
+def serve(episodes):
+    """Episodes per second of the flow agent in BallIntercept: workers with an agent each, and with one for all."""
+    rates = {}
+    for n in (1, 2):
+        for served in (False, True):
+            times = [time.perf_counter()]
+            run(
+                "palaestra/BallIntercept-v0",
+                "flow",
+                episodes=episodes,
+                workers=n,
+                serve=served,
+                store=Store("sqlite:///:memory:"),
+                progress=lambda row, done: times.append(time.perf_counter()),  # noqa: B023 - of this very run
+            )
+            skip = 2 * n  # until every worker has started and warmed up
+            rates[n, served] = (episodes - skip) / (times[-1] - times[skip])
+            who = f"serve: {n} workers, {'one served agent' if served else 'an agent each'}"
+            print(f"{who}: {rates[n, served]:.2f} episodes/s, the first after {times[1] - times[0]:.1f} s")
+    for n in (1, 2):
+        print(f"serve: {n} workers, one served agent over an agent each: {rates[n, True] / rates[n, False]:.2f} times")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ticks", type=int, default=20_000)
     parser.add_argument("--episodes", type=int, default=64, help="rounded up to a multiple of 32 for lanes")
-    parser.add_argument("--part", choices=("overhead", "workers", "lanes"), action="append")
+    parser.add_argument("--part", choices=("overhead", "workers", "lanes", "serve"), action="append")
     arguments = parser.parse_args()
-    parts = arguments.part or ["overhead", "workers", "lanes"]
+    parts = arguments.part or ["overhead", "workers", "lanes", "serve"]
     if "overhead" in parts:
         overhead(arguments.ticks)
     if "lanes" in parts:
         lanes(-(-arguments.episodes // 32) * 32)
     if "workers" in parts:
         workers(arguments.episodes)
+    if "serve" in parts:
+        serve(arguments.episodes)

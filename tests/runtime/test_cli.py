@@ -129,7 +129,16 @@ def test_doctor_knows_this_machine(palaestra):
 
 def test_every_command_has_help_with_an_example_and_a_version(palaestra):
     assert re.match(r"palaestra \d", palaestra("--version")[1])
-    for command in (["run"], ["episodes"], ["doctor"], ["list", "envs"], ["list", "profiles"], ["train", "flow"]):
+    for command in (
+        ["run"],
+        ["episodes"],
+        ["doctor"],
+        ["list", "envs"],
+        ["list", "profiles"],
+        ["train", "flow"],
+        ["drive"],
+        ["study", "run"],
+    ):
         code, out, _ = palaestra(*command, "--help")
         assert code == 0 and "Example" in out
 
@@ -165,7 +174,7 @@ def test_commands_in_the_readme_parse(palaestra):
     for command in commands:
         if command[0] == "run" and "Lift" not in command[1] and command[1] != "CartPole-v1":
             command = [*command, "--episodes", "1", "--lanes", "1"]
-        elif command[0] in ("run", "train"):
+        elif command[0] in ("run", "train", "serve", "drive", "study"):
             command = [*command, "--help"]
         assert palaestra(*command)[0] == 0, command
 

@@ -14,8 +14,10 @@ import pytest
 
 from palaestra.agents.agent import Episode, StepAgent
 from palaestra.envs.dynamic.ball_intercept import GAIN, GRAVITY, HOME, MAX_SPEED
+from palaestra.envs.offscreen import available
 from palaestra.runtime.clock import Wall
 from palaestra.runtime.executor import Execution, Executor
+from palaestra.runtime.registry import make_agent, make_env
 from palaestra.runtime.robots.as_env import as_env
 from palaestra.runtime.robots.example_arm import ExampleArm
 from palaestra.runtime.robots.robot import Reading, RobotLost, RobotStopped
@@ -189,6 +191,22 @@ def test_a_step_lasts_a_tick_even_for_a_caller_that_thinks_in_between(guard):
     assert time.perf_counter() - began_s >= 3 / 50
 
 
+def test_a_step_that_is_interrupted_holds_the_robot_at_once():
+    robot = Log()
+    env = as_env(Watchdog(robot, deadline_ms=60_000))
+    env.reset(seed=0)
+    env.step(joints(1, 1, 1))
+
+    def interrupt(time_s):
+        raise KeyboardInterrupt
+
+    env.clock.wait_until = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        env.step(joints(1, 1, 1))
+    assert robot.told[-1][1] == "hold"
+    env.close()
+
+
 def test_the_emergency_stop_latches(guard):
     watchdog = guard()
     env = as_env(watchdog)
@@ -306,6 +324,28 @@ def test_the_simulated_robot_lives_in_real_time(ball):
     again = ball.observe()
     assert not again.over
     np.testing.assert_array_equal(again.observation["environment_state"], start["environment_state"])
+
+
+def test_names_of_robots_and_who_can_be_filmed():
+    env = make_env("robot:palaestra.runtime.robots.example_arm:make")
+    assert not env.robot.simulated and env.render() is None and env.metadata["render_fps"] == 50
+    env.close()
+    noisy = make_env("robot:palaestra.runtime.robots.example_arm:ExampleArm+sensor_noise:std=0.1")
+    assert np.abs(noisy.reset(seed=0)[0]["agent_pos"]).max() > 0, "a perturbed robot is one too"
+    noisy.close()
+    flow = make_agent("flow", f"simulated:{BALL}")
+    assert flow.interface == make_agent("flow", BALL).interface, "the checkpoint of the world that is simulated"
+    with pytest.raises(ValueError, match="no checkpoint flow"):
+        make_agent("flow", "robot:palaestra.runtime.robots.example_arm:make")
+    with pytest.raises(ValueError, match="no picture"):
+        make_env("robot:palaestra.runtime.robots.example_arm:make", render=True)
+    if not available():
+        pytest.skip("no OpenGL here")
+    env = make_env(f"simulated:{BALL}", render=True)
+    env.reset(seed=0)
+    picture = env.render()
+    assert env.robot.simulated and picture.dtype == np.uint8 and picture.ndim == 3 and picture.std() > 1
+    env.close()
 
 
 def test_the_death_of_the_simulator_has_a_name(ball):

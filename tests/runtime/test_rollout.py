@@ -16,8 +16,10 @@ from gymnasium import spaces
 
 from palaestra.agents.agent import StepAgent
 from palaestra.runtime.executor import Execution
-from palaestra.runtime.rollout import run
+from palaestra.runtime.registry import make_agent
+from palaestra.runtime.rollout import _join, run
 from palaestra.runtime.store import Store
+from palaestra.runtime.video import VideoWriter
 
 BALL = "palaestra/BallIntercept-v0"
 
@@ -52,6 +54,25 @@ def test_worker_processes_never_change_a_result(agent):
     assert essence(alone) == essence(spread)
 
 
+def test_an_agent_that_is_served_to_the_workers_gives_the_same_episodes():
+    alone = run(BALL, "random", episodes=4)
+    served = run(BALL, make_agent("random", BALL), name="random", episodes=4, workers=2, serve=True)
+    assert essence(alone) == essence(served)
+    assert [row.agent for row in served.rows] == ["random"] * 4
+    assert served.rows[0].provenance["config"]["serve"] and served.to_json()["served"]
+    assert run(BALL, "random", episodes=4, resume=True).run_id == alone.run_id, "they are two configurations"
+    with pytest.raises(ValueError, match="simulator's state"):
+        run(BALL, "expert", episodes=2, serve=True)
+
+
+@pytest.mark.slow
+def test_a_network_that_is_served_changes_no_more_than_last_bits():
+    alone, one, two = (run(BALL, "flow", episodes=6, workers=n or 1, serve=n > 0) for n in (0, 1, 2))
+    assert essence(alone) == essence(one), "whoever plans alone gets the same bits"
+    assert [row.score for row in two.rows] == [row.score for row in alone.rows]
+    assert [r.metrics["miss_m"] for r in two.rows] == pytest.approx([r.metrics["miss_m"] for r in alone.rows], abs=1e-3)
+
+
 def test_lanes_change_no_more_than_last_bits():
     one, many = (run(BALL, "flow", episodes=6, lanes=lanes) for lanes in (1, 6))
     assert [row.score for row in one.rows] == [row.score for row in many.rows]
@@ -77,6 +98,43 @@ def test_resume_runs_what_is_missing_and_nothing_twice():
     assert run(BALL, "zero", episodes=8, resume=True).new == 0
     assert run(BALL, "zero", episodes=3, seed=1, resume=True).run_id != first.run_id
     assert run(BALL, "random", episodes=1, resume=True).run_id != first.run_id
+
+
+def test_two_that_begin_to_resume_together_make_one_run(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "latest_run", lambda self, digest: None)  # neither has stored anything yet
+        first, second = (run(BALL, "zero", episodes=3, resume=True) for _ in range(2))
+    assert first.run_id == second.run_id and (first.new, second.new) == (3, 0)
+    assert len(Store().episodes()) == 3 and run(BALL, "zero", episodes=3, resume=True).new == 0
+
+
+def test_a_data_set_of_a_resumed_run_has_its_first_episodes_too(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    first = run(BALL, "zero", episodes=2, resume=True)
+    both = run(BALL, "zero", episodes=5, resume=True, record=tmp_path)
+    assert both.run_id == first.run_id and both.new == 3
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    (name,) = minari.list_local_datasets()
+    returns = [float(episode.rewards.sum()) for episode in minari.load_dataset(name)]
+    assert returns == [row.episode_return for row in both.rows]
+    run(BALL, "zero", episodes=1, resume=True, clock="wall")
+    with pytest.raises(ValueError, match="do not happen twice in real time"):
+        run(BALL, "zero", episodes=2, resume=True, clock="wall", record=tmp_path / "late")
+
+
+def test_a_film_that_fails_costs_neither_the_results_nor_the_folder(tmp_path):
+    parts = [tmp_path / f"film.part{n}.mp4" for n in range(2)]
+    for part in [*parts, tmp_path / ".film.part1.99.partial.mp4"]:
+        part.write_bytes(b"cut short by a full disk")
+    film, trouble = _join(parts, tmp_path / "film.mp4")
+    assert film is None and "no video" in trouble and not list(tmp_path.iterdir())
+    writer = VideoWriter(tmp_path / "film.mp4")
+    for _ in range(3):
+        writer.add(np.zeros((32, 32, 3), np.uint8))
+    writer.frames += 1  # as if the encoder had lost one
+    with pytest.raises(RuntimeError, match="space on the disk"):
+        writer.close()
+    assert not list(tmp_path.iterdir())
 
 
 class Fragile(gymnasium.Env):

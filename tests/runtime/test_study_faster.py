@@ -24,15 +24,13 @@ def test_every_method_runs_at_the_horizon_that_its_arrivals_allow():
 
 
 def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
-    small = replace(
-        faster.QUICK,
-        episodes=30,
-        profiles={faster.BALL: faster.PROFILES, faster.DETOUR: ("xvla-4090",)},
-        methods={faster.BALL: (faster.SYNC, faster.ASYNC, faster.TRAINED, faster.FASTER, faster.ONE, faster.TWO),
-                 faster.DETOUR: (faster.TRAINED, faster.FASTER, faster.ONE, faster.TWO)},
-        sweep=(8,),
-        rounds=3,
-    )  # fmt: skip
+    few = (faster.TRAINED, faster.FASTER, faster.ONE, faster.TWO)
+    worlds = {
+        faster.BALL: faster.World(faster.PROFILES, faster.BRIEF, 30),
+        faster.DETOUR: faster.World(("xvla-4090",), few, 20),
+        faster.TABLE: faster.World((), few, 2),
+    }
+    small = replace(faster.QUICK, worlds=worlds, sweep=(8,), rounds=3)
     monkeypatch.setattr(faster, "QUICK", small)
     told = []
     lab = Lab(Store(tmp_path / "store.sqlite"), tmp_path, 1, lambda word, done, total: told.append((word, done, total)))
@@ -44,7 +42,9 @@ def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
     scores = {row[0]: row[2].mean for row in under.rows}
     assert all(row[-1] == 0 for row in under.rows), "no episode may fail"
     assert scores["FASTER"] > scores["training-time RTC"]
-    gain = next(claim for text, claim in by_text.items() if text.startswith("xvla-4060: FASTER scores more"))
+    gain = next(
+        claim for text, claim in by_text.items() if text.startswith("BallIntercept-v0, xvla-4060: FASTER scores more")
+    )
     best = max(scores["naive async"], scores["training-time RTC"])
     assert gain.measured == pytest.approx(scores["FASTER"] - best)
     reaction = tables["Reaction to the kick, at 30 Hz"]
