@@ -21,8 +21,9 @@ from torch import Tensor
 
 from ..models.checkpoint import Checkpoint
 from ..models.data.demonstrations import flatten
+from ..models.flow.config import FlowConfig
 from ..models.flow.guidance import Guidance, chunking_weights
-from ..models.flow.policy import FlowConfig, FlowPolicy
+from ..models.flow.policy import FlowPolicy
 from ..models.flow.schedules import ConstantSchedule, Schedule, make_schedule
 from .agent import ActionPart, Call, Episode
 from .network import NetworkAgent, check_action_space, check_observation_space

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,12 @@ class NetworkAgent(Agent):
 
     name: ClassVar[str]
     networks: dict[str, nn.Module]
-    card: Mapping[str, Any]
+    card: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The hash of the weights it was loaded from; ``None`` for one that was made otherwise."""
+        return self.card.get("weights", {}).get("sha256")
 
     @classmethod
     @abstractmethod

@@ -15,15 +15,13 @@ used again. Its target would be the noise, which cannot be known; the paper trai
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .config import FlowConfig
 from .schedules import ConstantSchedule, HorizonAwareSchedule
-
-if TYPE_CHECKING:
-    from .policy import FlowConfig
 
 
 class Draw(NamedTuple):

@@ -23,7 +23,8 @@ from ..normalization import Kind
 from ..optim.adamw import AdamW
 from ..spec import parse_spec
 from ..training import Average, CosineSchedule, steps
-from .policy import FlowConfig, FlowPolicy
+from .config import FlowConfig
+from .policy import FlowPolicy
 from .schedules import make_schedule
 
 EXPERT_SUCCESS = 0.9

@@ -12,7 +12,6 @@ import numpy as np
 from gymnasium import spaces
 
 from ...agents.agent import ActionPart, Agent, Call, Transition
-from ...agents.network import NetworkAgent
 from ..frame_codec import Buffer, WireError, read_msgpack
 from ..inference import Dropped, Final, Job, Session
 from ..protocol import (
@@ -273,7 +272,7 @@ def _described(agent: Agent) -> dict[str, Any]:
         "name": type(agent).__name__,
         "encode_every": agent.encode_every,
         "learns": agent.learns,
-        "checkpoint": agent.card["weights"]["sha256"] if isinstance(agent, NetworkAgent) else None,
+        "checkpoint": getattr(agent, "checkpoint", None),
         "schedule": None if schedule is None else str(schedule)[:200],
         "max_delay": _integer(getattr(getattr(agent, "config", None), "max_delay", None)),  # actions it can continue
     }

@@ -313,7 +313,8 @@ def _first_actions(rounds: int, seed: int) -> FirstActions:
 
     from ...agents.agent import Call, Episode
     from ...agents.flow import Flow
-    from ...models.flow.policy import FlowConfig, FlowPolicy
+    from ...models.flow.config import FlowConfig
+    from ...models.flow.policy import FlowPolicy
     from ...models.flow.schedules import make_schedule
     from ..client import RemoteAgent
     from ..server import PolicyServer
@@ -386,7 +387,8 @@ def _straightness(lab: Lab, plan: Plan, seed: int) -> dict[str, Any]:
     import torch
 
     from ...models.checkpoint import load, shipped
-    from ...models.flow.policy import FlowConfig, FlowPolicy
+    from ...models.flow.config import FlowConfig
+    from ...models.flow.policy import FlowPolicy
     from ...models.flow.straightness import straightness
 
     found = {}

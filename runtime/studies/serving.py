@@ -1,7 +1,7 @@
 """Serving: near actions leave first, the socket costs little, and nobody is harmed by overload, crowds or accidents.
 
-Claimed by the design of the policy server (page "Policy serving", after FASTER, arXiv 2603.19199, and the wire formats
-of openpi and Isaac-GR00T). Measured on this machine, servers in processes of their own, all rivals in turn so that
+Claimed by the design of our policy server, which streams as FASTER (arXiv 2603.19199) does and speaks the wire formats
+of openpi and Isaac-GR00T. Measured on this machine, servers in processes of their own, all rivals in turn so that
 they meet the same load:
 
 1. what clients of three dialects get, bit for bit, against the agent in process;

@@ -13,7 +13,8 @@ from palaestra.envs.interface import Component, Interface, InterfaceMismatch
 from palaestra.models.backend import Backend, BackendError
 from palaestra.models.checkpoint import CheckpointError, load, load_card, save
 from palaestra.models.data.demonstrations import DemonstrationError
-from palaestra.models.flow.policy import FlowConfig, FlowPolicy
+from palaestra.models.flow.config import FlowConfig
+from palaestra.models.flow.policy import FlowPolicy
 from palaestra.models.flow.schedules import make_schedule
 from palaestra.models.flow.train import Recipe, recipe_for, train
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from palaestra.models.flow.policy import FlowConfig, FlowPolicy
+from palaestra.models.flow.config import FlowConfig
+from palaestra.models.flow.policy import FlowPolicy
 from palaestra.models.flow.schedules import ConstantSchedule
 
 

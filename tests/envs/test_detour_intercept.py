@@ -87,8 +87,8 @@ def test_ball_starts_toward_one_half_and_the_kick_sends_it_to_the_other(env):
         assert tick * DT < infos[tick]["event"]["time_s"] <= (tick + 1) * DT + 1e-9
         launch = np.flatnonzero(ball[:, 6])[0] - 1
         flight_s = -2 / ball[launch + 1, 3]
-        assert 1.42 - 1e-2 < flight_s < 1.5 + 1e-2
-        assert 0.06 - 1e-2 < (infos[tick]["event"]["time_s"] - launch * DT) / flight_s < 0.2 + 1e-2
+        assert 1.3 - 1e-2 < flight_s < 1.4 + 1e-2
+        assert 0.08 - 1e-2 < (infos[tick]["event"]["time_s"] - launch * DT) / flight_s < 0.25 + 1e-2
         if ball[tick, 6]:  # the kick may come in the very tick of the launch
             left_s = -ball[tick, 0] / ball[tick, 3]
             would_cross = ball[tick, 1:3] + ball[tick, 4:6] * left_s - [0, G * left_s**2 / 2]
@@ -146,9 +146,9 @@ def test_response_to_pure_delay_is_the_documented_one(env):
     # The standard error of such a mean is at most 0.035.
     for delay, documented, tolerance in (
         (0, 1.0, 0.01),
-        (3, 1.0, 0.02),
-        (4, 0.63, 0.1),
-        (6, 0.03, 0.05),
+        (3, 0.99, 0.03),
+        (4, 0.44, 0.1),
+        (6, 0.02, 0.05),
     ):
         score = np.mean([play(env, seed, delay=delay)[1][-1]["score"] for seed in range(200)])
         assert abs(score - documented) <= tolerance, f"delay {delay}: {score}"
@@ -156,7 +156,7 @@ def test_response_to_pure_delay_is_the_documented_one(env):
 
 def test_response_to_late_news_is_the_documented_one(env, monkeypatch):
     goal = env._goal
-    for delay, documented, tolerance in ((10, 1.0, 0.02), (16, 0.82, 0.08), (20, 0.38, 0.1)):
+    for delay, documented, tolerance in ((8, 0.99, 0.02), (12, 0.83, 0.08), (16, 0.39, 0.1)):
         scores = []
         for seed in range(200):
             seen = deque(maxlen=delay + 1)
@@ -180,7 +180,7 @@ def assert_gymnasium_accepts(env, **options):
 def test_gymnasium_accepts_it():
     made = gymnasium.make("palaestra/DetourIntercept-v0")
     assert_gymnasium_accepts(made)
-    assert made.unwrapped.interface.episode_ticks == 68
+    assert made.unwrapped.interface.episode_ticks == 65
 
 
 @pytest.mark.skipif(available() is None, reason="no OpenGL on this machine")

@@ -9,10 +9,11 @@ from scipy import stats
 from scipy.spatial.transform import Rotation
 from torch import nn
 
+from palaestra.models.flow.config import FlowConfig
 from palaestra.models.flow.encoder import unfold_quaternions
 from palaestra.models.flow.guidance import Guidance, chunking_weights, guided
 from palaestra.models.flow.objective import draw_training, flow_loss, training_times
-from palaestra.models.flow.policy import FlowConfig, FlowPolicy
+from palaestra.models.flow.policy import FlowPolicy
 from palaestra.models.flow.schedules import ConstantSchedule, HorizonAwareSchedule, make_schedule, ready_after
 from palaestra.models.flow.straightness import straightness
 from palaestra.models.normalization import NormalizationError

@@ -102,7 +102,6 @@ class Machines:
             stdout=subprocess.PIPE,
             text=True,
             cwd=HERE,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
         )
 
     def close(self):
