@@ -96,11 +96,13 @@ class Agent(ABC):
 
     ``interface`` is the card that the agent was made for; ``None`` means unchecked, and every result row says
     so. ``encode_every`` is the number of ticks between slow passes; 0 means that ``plan`` encodes by itself.
+    ``max_delay`` is the longest prefix of committed actions that it can continue; ``None``: any, or it does not care.
     ``privileged`` agents read the simulator's state: they are marked in tables and refused by a server.
     """
 
     interface: Interface | None = None
     encode_every: int = 0
+    max_delay: int | None = None
     privileged: bool = False
 
     @property

@@ -51,6 +51,7 @@ class Flow(NetworkAgent):
     """
 
     name: ClassVar[str] = "flow"
+    max_delay: int
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Flow(NetworkAgent):
         self.schedule = schedule
         self.execute = execute
         self.guidance = guidance
+        self.max_delay = policy.config.max_delay if guidance == "none" else horizon - 1
         self.clip = clip
         self._samples = samples
         self._warned = False
@@ -153,7 +155,7 @@ class Flow(NetworkAgent):
             for key in (*config.state, *config.pictures)
         }
         committed = [
-            np.asarray(call.committed, dtype=np.float32).reshape(len(call.committed), config.action_size)
+            np.array(call.committed, dtype=np.float32).reshape(len(call.committed), config.action_size)
             for _, call in jobs
         ]
         ends = [len(given) + need for given, need in zip(committed, needs, strict=True)]
@@ -220,11 +222,10 @@ class Flow(NetworkAgent):
 
     def _need(self, call: Call) -> int:
         d, horizon = len(call.committed), self.config.horizon
-        longest = horizon - 1 if self.guidance != "none" else self.config.max_delay
-        if d > longest:
+        if d > self.max_delay:
             raise ValueError(
                 f"{d} actions are committed, but this checkpoint was trained to continue at most "
-                f"max_delay={longest}; plan earlier, or train with a larger max_delay"
+                f"max_delay={self.max_delay}; plan earlier, or train with a larger max_delay"
             )
         need = call.need or min(self.execute, horizon - d)
         if d + need > horizon and not self._warned:

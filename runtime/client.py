@@ -80,6 +80,7 @@ class RemoteAgent(Agent):
         described, card = self._served
         self.interface = Interface.from_json(card) if card is not None else None
         self.encode_every = int(described["encode_every"])
+        self.max_delay = described.get("max_delay")
         self._learns = bool(described["learns"])
         self._numbers = itertools.count(1)
         weakref.finalize(self, self.connection.close)

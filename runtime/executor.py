@@ -125,6 +125,11 @@ class Executor:
         self.clock = clock or Lockstep()
         self.execution = execution or Execution()
         self.lanes: list[_Lane] = []  # the episodes under way, for whoever looks on from another thread
+        delay, longest = self.execution.delay, agent.max_delay
+        if delay is not None and longest is not None and delay > longest:
+            raise ValueError(
+                f"delay={delay} committed ticks, but {type(agent).__name__} continues at most max_delay={longest}"
+            )
         self._learns = agent.learns
         if self._learns and not self.clock.waits_for_agent:
             raise ValueError(
@@ -316,7 +321,9 @@ class _Lane:
             self.buffer.clear()
         else:
             if execution.mode == "prefix":
-                committed = self.buffer.commit(self.tick, self._reserve())
+                # Under a latency beyond what the agent can continue, its plan takes effect later than it knows of.
+                longest = self._reserve() if self.agent.max_delay is None else self.agent.max_delay
+                committed = self.buffer.commit(self.tick, min(self._reserve(), longest))
             if need:  # until the plan after this one takes effect, the reserve must be covered as well
                 need += self._reserve() - len(committed)
         prefix: Any = np.stack(committed) if committed and isinstance(self.space, spaces.Box) else committed

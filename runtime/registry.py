@@ -33,6 +33,10 @@ AGENTS: dict[str, str] = {
     "flow": "palaestra.agents.flow:Flow",
     "remote": "palaestra.runtime.client:RemoteAgent",
 }
+_ROBOTS = {
+    "robot": "palaestra.runtime.robots.as_env:named_robot",
+    "simulated": "palaestra.runtime.robots.simulated:simulated_robot",
+}
 _PLUGINS = ("gymnasium_robotics", "metaworld", "gym_pusht", "gym_aloha", "gym_xarm", "ale_py")
 
 
@@ -121,9 +125,7 @@ def make_env(text: str, render: bool = False) -> gymnasium.Env:
     or perturbation, and with the environment's own words for a wrong option.
     """
     if text.startswith("simulated:"):
-        from .robots.simulated import simulated_robot
-
-        return simulated_robot(text.removeprefix("simulated:"), render)
+        return load(_ROBOTS["simulated"])(text.removeprefix("simulated:"), render)
     world, perturbations = split_env(text)
     env = _make_world(text, world, render)
     try:
@@ -137,9 +139,7 @@ def make_env(text: str, render: bool = False) -> gymnasium.Env:
 
 def _make_world(text: str, world: Spec, render: bool) -> gymnasium.Env:
     if world.name.startswith("robot:"):
-        from .robots.as_env import named_robot
-
-        return named_robot(world, render)
+        return load(_ROBOTS["robot"])(world, render)
     _know(world.name)
     options: dict[str, Any] = dict(world.options)
     if render:

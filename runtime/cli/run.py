@@ -36,6 +36,9 @@ def run(
     horizon: Annotated[int, typer.Option(help="Ticks between two plans; 0: the agent decides.", min=0)] = 0,
     delay: Annotated[int | None, typer.Option(help="Committed ticks in mode prefix (default: estimated).")] = None,
     hold: Annotated[str, typer.Option(help="At a tick without action: zero, hold_last or decelerate.")] = "zero",
+    ensemble: Annotated[
+        float | None, typer.Option(help="Average overlapping plans, weight exp(-m i) from the oldest on.")
+    ] = None,
     max_ticks: Annotated[int, typer.Option(help="An episode longer than this counts as failed.", min=1)] = 10_000,
     workers: Annotated[int, typer.Option(help="Processes; never changes a result.", min=1)] = 1,
     lanes: Annotated[int, typer.Option(help="Episodes batched in each process.", min=1)] = 1,
@@ -67,7 +70,14 @@ def run(
     demo = (env, agent, video, as_json) == (DEMO_ENV, DEMO_AGENT, None, False)
     if demo:
         video = _demo_video()
-    execution = Execution(mode=mode, horizon=horizon, delay=delay, hold=hold, max_ticks=max_ticks)  # type: ignore[arg-type]
+    execution = Execution(
+        mode=mode,  # type: ignore[arg-type]
+        horizon=horizon,
+        delay=delay,
+        hold=hold,  # type: ignore[arg-type]
+        max_ticks=max_ticks,
+        ensemble=ensemble,
+    )
     if video:
         check_video(video)
     with _stored_when_interrupted(), progress_bar(f"{agent} in {env}", episodes) as bar, quiet():

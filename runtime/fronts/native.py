@@ -274,7 +274,7 @@ def _described(agent: Agent) -> dict[str, Any]:
         "learns": agent.learns,
         "checkpoint": getattr(agent, "checkpoint", None),
         "schedule": None if schedule is None else str(schedule)[:200],
-        "max_delay": _integer(getattr(getattr(agent, "config", None), "max_delay", None)),  # actions it can continue
+        "max_delay": _integer(agent.max_delay),
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from ...agents.agent import Action, Observation
 from ...models.spec import Spec
 from ..clock import Wall
+from ..registry import load
 from .robot import Reading, Robot, RobotStopped
 from .watchdog import INTERVENTIONS, Watchdog
 
@@ -126,8 +127,6 @@ def named_robot(spec: Spec, render: bool = False) -> RobotEnv:
     ``robot:MODULE:NAME`` calls ``NAME`` of a module with the options of the spec: a :class:`Robot` class, or a function
     that returns one or the environment of one (where it sets limits). Raises ``ValueError`` for anything else.
     """
-    from ..registry import load  # which names robots in turn
-
     make = load(spec.name.partition(":")[2])
     try:
         made = make(**spec.options)

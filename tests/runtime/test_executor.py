@@ -185,6 +185,24 @@ def test_prefix_mode_tells_the_agent_what_will_run_anyway():
     )
 
 
+def test_an_agent_is_told_no_more_committed_actions_than_it_can_continue():
+    told = []
+
+    class Short(Planner):
+        max_delay = 2
+
+        def plan(self, memory, call):
+            told.append(len(call.committed))
+            return super().plan(memory, call)
+
+    agent, world = Short(evaluations=10), World(ticks=60)
+    slow = LatencyModel("slow", encode_ms=1000 * 6 / world.hz)
+    assert not run(agent, world, Virtual(slow), mode="prefix", horizon=10).failed
+    assert max(told) == 2
+    with pytest.raises(ValueError, match="delay=3 committed ticks, but Short continues at most max_delay=2"):
+        run(agent, world, Virtual(slow), mode="prefix", horizon=10, delay=3)
+
+
 def test_sync_mode_holds_and_then_runs_the_plan_from_its_start():
     world = World(ticks=20)
     outcome = run(Planner(evaluations=1), world, Virtual(LatencyModel("x", evaluation_ms=200.0)), horizon=3)
