@@ -4,7 +4,8 @@ Options (``flow:schedule=has,steps=10,execute=6``): ``steps`` is how often the n
 is ``constant``, where all actions are final after the last step, or ``has``, where near ones are final first and a plan
 ends when the needed ones are (with ``alpha``, see ``models.flow.schedules``); ``execute`` is how many actions of a
 plan the agent wants executed before it looks again; ``guidance=rtc`` or ``identity`` steers a plan towards the one that
-is running instead of continuing its committed actions (see ``models.flow.guidance``), up to the strength ``clip``.
+is running instead of continuing its committed actions (see ``models.flow.guidance``), up to the strength ``clip``, and
+beyond the committed actions no further than ``reach`` of them (default: to the end of the running plan).
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Flow(NetworkAgent):
         execute: int,
         guidance: str = "none",
         clip: float = 5.0,
+        reach: int | None = None,
         samples: Mapping[str, Any] | None = None,
     ) -> None:
         horizon = policy.config.horizon
@@ -72,6 +74,8 @@ class Flow(NetworkAgent):
             raise ValueError(f"guidance={guidance!r} needs whole chunks, which schedule='constant' makes")
         if not clip > 0:
             raise ValueError(f"clip={clip}, expected a strength above 0")
+        if reach is not None and reach < 0:
+            raise ValueError(f"reach={reach}, expected 0 or more actions")
         self.networks = {"policy": policy}
         self.config = policy.config
         self.schedule = schedule
@@ -79,6 +83,7 @@ class Flow(NetworkAgent):
         self.guidance = guidance
         self.max_delay = policy.config.max_delay if guidance == "none" else horizon - 1
         self.clip = clip
+        self.reach = horizon if reach is None else reach
         self._samples = samples
         self._warned = False
 
@@ -93,6 +98,7 @@ class Flow(NetworkAgent):
         alpha: float | None = None,
         guidance: str = "none",
         clip: float = 5.0,
+        reach: int | None = None,
     ) -> Flow:
         """The agent of a checkpoint, whose tensors are ``policy.*`` and, for calibration, ``samples.*``."""
         config, tensors, card = checkpoint
@@ -109,6 +115,7 @@ class Flow(NetworkAgent):
             execute=sampling["execute"],
             guidance=guidance,
             clip=clip,
+            reach=reach,
             samples=_samples(tensors),
         )
 
@@ -215,7 +222,7 @@ class Flow(NetworkAgent):
             begin = next((k for k in range(furthest, -1, -1) if np.array_equal(last[k : k + d], given)), None)
             if begin is not None:
                 target[row, : horizon - begin] = last[begin:]
-                weights[row] = chunking_weights(horizon, d, horizon - begin)
+                weights[row] = chunking_weights(horizon, d, min(horizon - begin, d + self.reach))
         device = self.policy.device
         exact = self.guidance == "rtc"
         return Guidance(torch.from_numpy(target).to(device), weights.to(device), self.clip, exact)

@@ -35,7 +35,7 @@ from .provenance import config_hash, provenance
 from .recording import EpisodeRecord, Recorder
 from .registry import make_agent, make_env
 from .server import PolicyServer
-from .statistics import Estimate, mean, rate
+from .statistics import Estimate, bounded_mean, mean, rate
 from .store import EpisodeRow, Store
 from .video import VideoWriter, concatenate
 from .workers import WorkerDied, Workers
@@ -131,19 +131,20 @@ class RunResult:
 
     @property
     def score(self) -> Estimate | None:
-        """Mean score of the episodes that did not fail, with its bootstrap interval."""
-        return mean([row.score for row in self.rows if row.score is not None])
+        """Mean score of the episodes that did not fail: with a Wilson interval in [0, 1], else a bootstrap one."""
+        scores = [row.score for row in self.rows if row.score is not None]
+        return bounded_mean(scores) if all(0 <= score <= 1 for score in scores) else mean(scores)
 
     def cost(self, name: str) -> Estimate | None:
         """Mean of one cost column over the episodes that have it."""
         return mean([row.costs[name] for row in self.rows if name in row.costs])
 
-    def _mean_costs(self) -> dict[str, float]:
-        columns: dict[str, list[float]] = {}
+    def _means(self, columns: str) -> dict[str, float]:
+        values: dict[str, list[float]] = {}
         for row in self.rows:
-            for name, value in row.costs.items():
-                columns.setdefault(name, []).append(value)
-        return {name: sum(values) / len(values) for name, values in sorted(columns.items())}
+            for name, value in getattr(row, columns).items():
+                values.setdefault(name, []).append(value)
+        return {name: sum(found) / len(found) for name, found in sorted(values.items())}
 
     def to_json(self) -> dict[str, Any]:
         """The document that ``palaestra run --json`` prints."""
@@ -159,10 +160,13 @@ class RunResult:
             "success": interval(self.success),
             "score": interval(self.score),
             "failed": self.failed,
-            "costs": self._mean_costs(),
+            "costs": self._means("costs"),
             "seconds": round(self.seconds, 3),
             "run_id": self.run_id,
             "profile": self.config.profile,
+            "seed": min((row.seed for row in self.rows), default=None),
+            "execution": asdict(self.config.execution),
+            "metrics": self._means("metrics"),
             "backend": self.config.backend,
             "lanes": self.config.lanes,
             "served": self.config.serve,

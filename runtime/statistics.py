@@ -32,6 +32,21 @@ def rate(successes: Sequence[bool]) -> Estimate | None:
     return Estimate(k / n, float(interval.low), float(interval.high), n)
 
 
+def bounded_mean(values: Sequence[float]) -> Estimate | None:
+    """A mean of numbers in [0, 1] with its Wilson score interval; ``None`` for no values.
+
+    No law on [0, 1] has a larger variance than a coin of the same mean, so the interval is wide enough for any; unlike
+    a bootstrap it does not claim certainty where a few values are equal.
+    """
+    n = len(values)
+    if n == 0:
+        return None
+    p, z = float(np.mean(values)), 1.959964
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return Estimate(p, max(float(centre - half), 0.0), min(float(centre + half), 1.0), n)
+
+
 def mean(values: Sequence[float], resamples: int = 2000) -> Estimate | None:
     """A mean with its percentile bootstrap interval; ``None`` for no values. The same values, the same interval."""
     if len(values) == 0:

@@ -83,19 +83,23 @@ class Claim:
         *,
         at_least: float = -math.inf,
         at_most: float = math.inf,
+        above: float = -math.inf,
         paper: float | str | None = None,
         reason: str = "",
     ) -> Claim:
         """A claim that holds when the whole interval keeps to the limits, and fails when all of it is beyond one.
 
+        ``above`` is a limit that does not itself belong to what is claimed: equal is not more.
+
         Where the interval reaches across a limit, the measurement cannot tell, and the claim is void; so a busy
         machine widens an interval and does not turn a verdict round.
         """
-        inside = at_least <= estimate.low and estimate.high <= at_most
-        outside = estimate.high < at_least or estimate.low > at_most
+        inside = at_least <= estimate.low and above < estimate.low and estimate.high <= at_most
+        outside = estimate.high < at_least or estimate.high <= above or estimate.low > at_most
         holds = True if inside else False if outside else None
         if holds is None:
-            limit = at_least if estimate.low < at_least else at_most
+            least = max(at_least, above)
+            limit = least if estimate.low <= least else at_most
             undecided = f"undecided: the interval {estimate.low:.3g} to {estimate.high:.3g} reaches across {limit:.3g}"
             reason = f"{undecided}; {reason}" if reason else undecided
         return cls(text, paper, estimate.mean, estimate.low, estimate.high, holds, reason)
@@ -122,8 +126,9 @@ class Table:
 class Study:
     """What a study found at a scale.
 
-    ``pictures`` go by the name of their file, without ``.png``; each is a matplotlib figure, or a function that draws
-    on one. ``seconds`` is filled in by :func:`perform`. Raises ``ValueError`` for a study without claims.
+    ``pictures`` go by a name, which with that of the study names their file; each is a matplotlib figure, or a
+    function that draws on one. ``seconds`` is filled in by :func:`perform`. Raises ``ValueError`` for a study
+    without claims.
     """
 
     name: str
@@ -243,7 +248,7 @@ def document(entry: Entry, study: Study) -> dict[str, Any]:
         **study.to_json(),
         "system": entry.system,
         "claim": entry.claim,
-        "pictures": [f"{name}.png" for name in study.pictures],
+        "pictures": [f"{study.name}.{name}.png" for name in study.pictures],
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "provenance": provenance(("zmq", "websockets", "msgpack")),
     }
@@ -275,7 +280,7 @@ def write(folder: Path, found: Mapping[str, Any], pictures: Mapping[str, Figure 
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".study-", dir=folder) as scratch:
-        drawn = [_draw(picture, Path(scratch) / f"{name}.png") for name, picture in pictures.items()]
+        drawn = [_draw(picture, Path(scratch) / f"{found['study']}.{name}.png") for name, picture in pictures.items()]
         text = Path(scratch) / f"{found['study']}.json"
         text.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         made = [*drawn, text]

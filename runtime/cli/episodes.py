@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,18 +56,27 @@ def _show_runs(runs: list, as_json: bool) -> None:
     if not runs:
         out.print("no episodes are stored yet; `palaestra run` makes some")
         return
-    shown = table("run", "environment", "agent", "clock", "n", "success", "score", "failed")
+    shown = table("run", "environment", "agent", "clock", "mode", "n", "success", "95 %", "score", "failed")
     for run in runs:
         shown.add_row(
             run.run_id,
             run.env_id,
             run.agent + (" *" if run.privileged else ""),
             run.clock + (f" {run.profile}" if run.profile else ""),
+            run.mode,
             str(run.episodes),
             number(run.success),
+            "-" if run.success is None else _interval(run),
             number(run.score),
             str(run.failed or ""),
         )
     out.print(shown)
     if any(run.privileged for run in runs):
         out.print("[dim]* privileged: reads the simulator's state[/]")
+
+
+def _interval(run: Any) -> str:
+    from ..statistics import bounded_mean
+
+    estimate = bounded_mean([1.0] * run.successes + [0.0] * (run.episodes - run.successes))
+    return f"{estimate.low:.2f} to {estimate.high:.2f}" if estimate else "-"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 
 import typer
 
@@ -52,6 +53,9 @@ def _root(
 
 def main() -> None:
     """Run the command line; a wrong call ends with a sentence and exit code 2, failed work with 1."""
+    warnings.formatwarning = lambda message, *_args, **_kwargs: (
+        f"warning: {message}\n"
+    )  # nobody asked for a line of code
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent or environment of one's own is named from where one stands
     try:

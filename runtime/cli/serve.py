@@ -125,7 +125,9 @@ def serve(
             else:
                 out.print(f"serving [bold]{agent}[/] for [bold]{env}[/] at {server.bind}", soft_wrap=True)
                 keys = f" --key YOUR.key_secret --server-key {key.with_suffix('.key').name}" if key else ""
-                out.print(f"  palaestra drive {env} --connect {_from_elsewhere(server.bind)}{keys}", soft_wrap=True)
+                out.print(
+                    f"  palaestra drive simulated:{env} --connect {_from_elsewhere(server.bind)}{keys}", soft_wrap=True
+                )
                 if openpi:
                     out.print(f"  openpi clients: {addresses['openpi']}", soft_wrap=True)
             while not stop.wait(1.0):

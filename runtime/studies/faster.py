@@ -13,12 +13,12 @@ and at the execution horizon that its own arrivals allow:
   trained here, with three seeds, and beside them FASTER without masking finished actions (the paper's loss) and with
   independent times (Diffusion Forcing). At ``quick`` they are the checkpoints that ship.
 
-Guidance and ensembling are tuned: each has the published and a weaker setting, and FASTER must beat the best row.
-Refuted where FASTER does not score more than every ten-step asynchronous row (in BallIntercept on the X-VLA profiles;
-on the pi0.5 ones, where the paper expects little, it may be 0.05 below), or loses more than 0.05 without latency;
-where its reaction is not sooner; or where one or two constant steps, at the timing that they allow, match it in every
-world. All of it is void in a world that the constant policy has not learned: it must score 0.95 there (0.9 in the
-harder two) without latency.
+Guidance and ensembling are tuned (at ``full``): each has the published and weaker settings, and FASTER must beat the
+best row. Refuted where FASTER does not score more than every ten-step asynchronous row (in BallIntercept on the X-VLA
+profiles; on the pi0.5 ones, where the paper expects little, it may be 0.05 below), or loses more than 0.05 without
+latency; where its reaction is not sooner; or where one or two constant steps, at the timing that they allow, match it
+in every world. All of it is void in a world that the constant policy has not learned: it must score 0.95 there (0.9 in
+the harder two) without latency.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "independent": {"times": "independent"},
 }
 SWEEP = (1, 2, 4, 8, 12)
-MORE = 1e-6  # an equal score is not more
 
 
 _TEN, _HAS = "schedule=constant,steps=10", "schedule=has,steps=10,alpha=0.8"
@@ -80,6 +79,7 @@ RIVALS = (
     Method("temporal ensemble, newest first", "constant", "async", _TEN, ensemble=-1.0),
     Method("guided RTC, clip 5", "constant", "prefix", f"{_TEN},guidance=rtc,clip=5"),
     Method("guided RTC, clip 0.5", "constant", "prefix", f"{_TEN},guidance=rtc,clip=0.5"),
+    Method("guided RTC, committed alone, clip 1", "constant", "prefix", f"{_TEN},guidance=rtc,clip=1,reach=0"),
     Method("guided RTC, identity", "constant", "prefix", f"{_TEN},guidance=identity,clip=5"),
     TRAINED,
 )
@@ -245,8 +245,10 @@ def _scores(cells: Cells, plan: Plan) -> list[Claim]:
             rivals = [method for method in RIVALS if method in world.methods]
             gain, best = _difference(cells, env, name, FASTER, rivals)
             what = f"is at most {margin} below" if margin else "scores more than"
-            text = f"{short(env)}, {name}: FASTER {what} every ten-step asynchronous method (best: {best})"
-            claims.append(_judge(_precondition(cells, env), text, gain, at_least=-margin or MORE, paper=paper))
+            limit = {"at_least": -margin} if margin else {"above": 0.0}
+            them = f"each of {len(rivals)} ten-step asynchronous methods (best: {best})"
+            text = f"{short(env)}, {name}: FASTER {what} {them}"
+            claims.append(_judge(_precondition(cells, env), text, gain, paper=paper, **limit))
     for env in plan.worlds:
         loss, _ = _difference(cells, env, "zero", FASTER, [TRAINED])
         text = f"{short(env)}: without latency FASTER loses less than 0.05"
@@ -326,7 +328,7 @@ def _reactions(reacted: Reactions) -> list[Claim]:
     for name in PROFILES:
         gain = _ratio(reacted[name, ASYNC.name], reacted[name, FASTER.name])
         text = f"{name}: mean reaction to an event, asynchronous / FASTER"
-        claims.append(Claim.judge(text, gain, at_least=1.0 + MORE, paper=REACTION_GAIN[name]))
+        claims.append(Claim.judge(text, gain, above=1.0, paper=REACTION_GAIN[name]))
     off = [
         abs(float(reacted[name, method.name].mean()) / (1000 * _closed(method, name).mean_s) - 1)
         for name in PROFILES
@@ -339,16 +341,21 @@ def _reactions(reacted: Reactions) -> list[Claim]:
 
 def _controls(cells: Cells, plan: Plan) -> list[Claim]:
     claims = []
+    gains: list[Estimate] = []
     for env, world in plan.worlds.items():
         void = _precondition(cells, env)
         for name in world.profiles:
             gain, best = _difference(cells, env, name, FASTER, [ONE, TWO])
             text = f"{short(env)}, {name}: FASTER scores more than plain few-step sampling (best: {best})"
-            claims.append(_judge(void, text, gain, at_least=MORE))
+            claims.append(_judge(void, text, gain, above=0.0))
+            gains += [] if void else [gain]
+    beaten = sum(gain.low > 0 for gain in gains)
+    text = f"In how many of {len(gains)} settings one and two constant steps do not match FASTER: in one at least"
+    claims.append(Claim(text, None, float(beaten), holds=beaten > 0 if gains else None, reason="" if gains else void))
     void = _precondition(cells, DETOUR)
     key = f"every {plan.sweep[-1]}"
     one, _ = _difference(cells, DETOUR, key, TRAINED, [ONE])
-    claims.append(_judge(void, "Two routes: ten steps score more than one, which averages them", one, at_least=MORE))
+    claims.append(_judge(void, "Two routes: ten steps score more than one, which averages them", one, above=0.0))
     loss, _ = _difference(cells, DETOUR, key, FASTER, [TRAINED])
     text = f"Two routes, {plan.sweep[-1]} ticks a plan: FASTER is at most 0.05 below ten constant steps"
     claims.append(_judge(void, text, loss, at_least=-0.05))
@@ -356,11 +363,11 @@ def _controls(cells: Cells, plan: Plan) -> list[Claim]:
         for variant, text in zip(
             VARIANTS[1:], ("masking finished actions", "the schedule over independent times"), strict=True
         ):
-            gains = [
+            every = [
                 _score(cells, BALL, name, FASTER) - _score(cells, BALL, name, variant) for name in ("zero", *PROFILES)
             ]
-            gain = _estimate(np.concatenate(gains, axis=1))
-            claims.append(_judge("", f"What {text} adds to the score, over all profiles", gain, at_least=MORE))
+            gain = _estimate(np.concatenate(every, axis=1))
+            claims.append(_judge("", f"What {text} adds to the score, over all profiles", gain, above=0.0))
     return claims
 
 
@@ -500,20 +507,23 @@ def _table(cells: Cells, env: str, name: str) -> Table:
             continue
         outcomes = cells[env, name, method.name]
         delay, horizon, _ = timing(method, latency)
-        reacted = np.concatenate([outcome.reactions_ms for outcome in outcomes])
+        scores = _score(cells, env, name, method)
         rows.append(
             (
                 method.name,
                 f"{delay}, {horizon}",
-                _estimate(_score(cells, env, name, method)),
-                float(reacted.mean()) if len(reacted) else None,
+                _estimate(scores),
+                " x ".join(map(str, scores.shape)),
                 float(np.mean([outcome.steps for outcome in outcomes])),
                 float(np.mean([outcome.stalls for outcome in outcomes])),
                 float(np.mean([outcome.jerk for outcome in outcomes])),
                 sum(outcome.failed for outcome in outcomes),
             )
         )
-    columns = ("method", "d, s", "score", "reaction ms", "steps a plan", "ticks without action", "jerk", "failed")
+    columns = (
+        *("method", "delay, horizon (ticks)", "score", "trainings x episodes"),
+        *("steps a plan", "ticks without action", "jerk", "failed"),
+    )
     return Table(f"{short(env)} under {name}", columns, tuple(rows))
 
 
@@ -558,6 +568,14 @@ def _straight_table(found: dict[str, Any]) -> Table:
     return Table("Straightness by action (0: straight)", ("world", *(f"action {k}" for k in places)), rows)
 
 
+def _color(method: Method) -> str:
+    """The same in every picture."""
+    if method == FASTER:
+        return "black"
+    palette = ("C0", "C1", "C8", "C9", "C4", "C5", "C6", "C7", "C2", "0.35", "0.5", "0.65", "C3", "gold")
+    return palette[WHOLE.index(method) % len(palette)]
+
+
 def _draw_scores(cells: Cells, plan: Plan, figure: Figure) -> None:
     figure.set_size_inches(12, 3 * len(plan.worlds))
     panels = figure.subplots(len(plan.worlds), 1)
@@ -568,9 +586,8 @@ def _draw_scores(cells: Cells, plan: Plan, figure: Figure) -> None:
             estimates = [_estimate(_score(cells, env, name, method)) for name in names]
             at = np.arange(len(names)) + (k - (len(world.methods) - 1) / 2) * width
             bars = [[e.mean - e.low for e in estimates], [e.high - e.mean for e in estimates]]
-            color = "black" if method == FASTER else f"C{WHOLE.index(method)}"
             means = [e.mean for e in estimates]
-            axes.bar(at, means, width, yerr=bars, color=color, label=method.name, error_kw={"lw": 0.7})
+            axes.bar(at, means, width, yerr=bars, color=_color(method), label=method.name, error_kw={"lw": 0.7})
         axes.set_xticks(range(len(names)), names)
         axes.set_ylim(0, 1.05)
         axes.set_ylabel("score")
@@ -581,12 +598,13 @@ def _draw_scores(cells: Cells, plan: Plan, figure: Figure) -> None:
 def _draw_reactions(reacted: Reactions, figure: Figure) -> None:
     figure.set_size_inches(10, 6)
     for axes, name in zip(figure.subplots(2, 2).flat, PROFILES, strict=True):
-        for k, method in enumerate((SYNC, ASYNC, FASTER)):
+        for method in (SYNC, ASYNC, FASTER):
             values, closed = reacted[name, method.name], _closed(method, name)
             low, high = 1000 * closed.low_s, 1000 * closed.high_s
             bins = np.linspace(low, high, 13)
-            axes.hist(values, bins=bins, density=True, alpha=0.4, color=f"C{k}", label=f"{method.name}: measured")
-            axes.plot([low, low, high, high], [0, 1 / (high - low), 1 / (high - low), 0], color=f"C{k}")
+            color = _color(method)
+            axes.hist(values, bins=bins, density=True, alpha=0.4, color=color, label=f"{method.name}: measured")
+            axes.plot([low, low, high, high], [0, 1 / (high - low), 1 / (high - low), 0], color=color)
         axes.set_title(f"{name} (line: closed form)", loc="left", fontsize=9)
         axes.set_xlim(0, None)
         axes.set_xlabel("reaction to an event, ms")
@@ -597,20 +615,21 @@ def _draw_reactions(reacted: Reactions, figure: Figure) -> None:
 def _draw_timeline(figure: Figure) -> None:
     figure.set_size_inches(10, 4.5)
     for axes, name in zip(figure.subplots(1, 2), ("pi05-4090", "xvla-4060"), strict=True):
-        for k, method in enumerate((TRAINED, FASTER)):
+        for method in (TRAINED, FASTER):
             delay, horizon, arrivals = timing(method, profile(name))
             actions = np.arange(delay, delay + len(arrivals))
             axes.step(
                 1000 * np.array(arrivals),
                 actions,
                 where="post",
-                color=f"C{k}",
+                color=_color(method),
                 marker="o",
                 ms=3,
                 label=f"{method.name}: arrival",
             )
-            axes.axhline(delay, color=f"C{k}", lw=0.5, ls=":")
-            axes.axvline(1000 * horizon * TICK_S, color=f"C{k}", lw=0.8, ls="--", label=f"{method.name}: next plan")
+            axes.axhline(delay, color=_color(method), lw=0.5, ls=":")
+            next_ms, label = 1000 * horizon * TICK_S, f"{method.name}: next plan"
+            axes.axvline(next_ms, color=_color(method), lw=0.8, ls="--", label=label)
         ticks = np.arange(CHUNK)
         axes.plot(1000 * TICK_S * ticks, ticks, color="grey", lw=1, label="executed at its tick")
         axes.set_xlim(0, 1000 * TICK_S * CHUNK)
@@ -625,8 +644,10 @@ def _draw_routes(cells: Cells, plan: Plan, figure: Figure) -> None:
     for method in (TRAINED, FASTER, TWO, ONE):
         estimates = [_estimate(_score(cells, DETOUR, f"every {every}", method)) for every in plan.sweep]
         label = "constant, 10 steps" if method == TRAINED else method.name
-        axes.plot(plan.sweep, [e.mean for e in estimates], marker="o", label=label)
-        axes.fill_between(plan.sweep, [e.low for e in estimates], [e.high for e in estimates], alpha=0.15)
+        color = _color(method)
+        axes.plot(plan.sweep, [e.mean for e in estimates], marker="o", label=label, color=color)
+        low, high = [e.low for e in estimates], [e.high for e in estimates]
+        axes.fill_between(plan.sweep, low, high, alpha=0.15, color=color)
     axes.set_xlabel("ticks between two plans")
     axes.set_ylabel("score in lockstep")
     axes.set_ylim(0, 1.05)
@@ -643,7 +664,8 @@ def _draw_straightness(found: dict[str, Any], figure: Figure) -> None:
     left.set_ylabel("bend of its path (0: straight)")
     left.legend(fontsize=7)
     for axes, (env, one) in zip(maps, found.items(), strict=True):
-        axes.imshow(one.distance.numpy(), aspect="auto", cmap="magma")
+        picture = axes.imshow(one.distance.numpy(), aspect="auto", cmap="magma", vmin=0.0)
+        figure.colorbar(picture, ax=axes)
         axes.set_title(f"{short(env)}: guess to final", fontsize=8)
         axes.set_xlabel("action")
         axes.set_ylabel("step")

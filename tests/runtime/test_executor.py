@@ -117,7 +117,7 @@ def test_reaction_times_are_the_published_closed_forms(name, streams, mode, firs
 def test_reaction_times_at_30_hz_are_the_closed_forms_in_whole_ticks(mode, streams):
     latency = profile("xvla-4060")
     first_s = latency.seconds(1, 1 if streams else 10, False)
-    delay = math.ceil(first_s * 30) + 1 if mode == "prefix" else 0
+    delay = math.ceil(first_s * 30) if mode == "prefix" else 0
     measured = reactions_s(Planner(streams=streams), Virtual(latency), 30.0, 4000, mode=mode, horizon=15)
     closed = reaction_time(mode, first_s, 15, 1 / 30, delay)
     assert measured.mean() == pytest.approx(closed.mean_s, rel=0.02)

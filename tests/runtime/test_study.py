@@ -159,7 +159,7 @@ def test_json_is_one_document_with_the_promised_keys_and_it_is_kept(tiny, palaes
     assert document["provenance"]["palaestra"]
 
     assert json.loads((tiny / "out" / "tiny.json").read_text()) == document
-    assert (tiny / "out" / "line.png").read_bytes().startswith(b"\x89PNG")
+    assert (tiny / "out" / "tiny.line.png").read_bytes().startswith(b"\x89PNG")
     store = Store()
     assert newest(store, "tiny") == document
     rows = store.measurements("study/tiny", newest_first=False)
@@ -241,4 +241,4 @@ def test_serving_is_measured(palaestra, tmp_path, monkeypatch):
     document = json.loads(out)
     exact = [c for c in document["claims"] if c["paper"] == 0]
     assert len(exact) >= 6 and all(c["holds"] for c in exact), "bits, answers, broken plans, mutants: never by chance"
-    assert {path.name for path in tmp_path.iterdir()} == {"serving.json", "timeline.png", "latency.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"serving.json", "serving.timeline.png", "serving.latency.png"}
