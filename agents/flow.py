@@ -66,15 +66,15 @@ class Flow(NetworkAgent):
         samples: Mapping[str, Any] | None = None,
     ) -> None:
         horizon = policy.config.horizon
-        if not 1 <= execute <= horizon:
-            raise ValueError(f"execute={execute}, expected 1 <= execute <= horizon={horizon} of this checkpoint")
+        if not isinstance(execute, int) or not 1 <= execute <= horizon:
+            raise ValueError(f"execute={execute!r}, expected 1 <= execute <= horizon={horizon} of this checkpoint")
         if guidance not in _GUIDANCE:
             raise ValueError(f"guidance={guidance!r} is not known; choose one of {', '.join(_GUIDANCE)}")
         if guidance != "none" and not isinstance(schedule, ConstantSchedule):
             raise ValueError(f"guidance={guidance!r} needs whole chunks, which schedule='constant' makes")
-        if not clip > 0:
+        if isinstance(clip, str | bool) or not clip > 0:
             raise ValueError(f"clip={clip}, expected a strength above 0")
-        if reach is not None and reach < 0:
+        if reach is not None and (not isinstance(reach, int) or reach < 0):
             raise ValueError(f"reach={reach}, expected 0 or more actions")
         self.networks = {"policy": policy}
         self.config = policy.config

@@ -77,6 +77,7 @@ class RemoteAgent(Agent):
         self.timeout_s, self.patience_s, self.max_age_s = timeout_s, patience_s, max_age_s
         self.reconnects = self.stale = 0
         self._served = _served(self.connection)
+        self._generation = self.connection.generation
         described, card = self._served
         self.interface = Interface.from_json(card) if card is not None else None
         self.encode_every = int(described["encode_every"])
@@ -94,7 +95,7 @@ class RemoteAgent(Agent):
     def served(self) -> Mapping[str, Any]:
         """Who acts over there, as the server describes it: ``name``, ``env_id``, ``checkpoint``, ``max_delay`` ..."""
         header = self.connection.welcome.header
-        about = {key: header.get(key) for key in ("env_id", "H", "D", "dt")}
+        about = {key: header.get(key) for key in ("H", "D", "dt")}
         return {"url": self.connection.url, **about, **self._served[0]}
 
     def close(self) -> None:
@@ -240,6 +241,7 @@ class RemoteAgent(Agent):
         while memory.generation != self.connection.generation:
             self.connection.wait_ready(self.patience_s)
             generation = self.connection.generation
+            self._recognise(generation)
             exchange = self.connection.request(RESET, {"episode": memory.number}, tree)
             _, message = self._next(exchange.inbox)
             if message is not None and message.kind == ERROR:
@@ -252,17 +254,23 @@ class RemoteAgent(Agent):
         if self.connection.state != "READY":
             log.warning("%s does not answer; waiting for it for up to %g s", self.connection.url, self.patience_s)
         self.connection.wait_ready(self.patience_s)
-        if memory.generation != self.connection.generation:
-            if (now := _served(self.connection)) != self._served:
-                raise ServerLost(f"{self.connection.url} came back with another agent: {now[0]}, was {self._served[0]}")
-            self.reconnects += 1
-            log.warning("%s was lost and is back; its memory of the episode begins anew", self.connection.url)
-            self._remember(memory)
+        self._remember(memory)
+
+    def _recognise(self, generation: int) -> None:
+        """Count a server that was lost and is back. Raises ``ServerLost`` where it serves something else now."""
+        if generation == self._generation:
+            return
+        if (now := _served(self.connection)) != self._served:
+            raise ServerLost(f"{self.connection.url} came back with another agent: {now[0]}, was {self._served[0]}")
+        self._generation = generation
+        self.reconnects += 1
+        log.warning("%s was lost and is back; its memory of episodes begins anew", self.connection.url)
 
 
 def _served(connection: Connection) -> tuple[dict[str, Any], Any]:
-    """Who acts over there: its description and its interface card."""
-    return connection.welcome.header["agent"], connection.welcome["interface"]
+    """Who acts over there: its description with the world that it is served for, and its interface card."""
+    header = connection.welcome.header
+    return {**header["agent"], "env_id": header.get("env_id")}, connection.welcome["interface"]
 
 
 def _part(message: Message) -> ActionPart:

@@ -31,6 +31,7 @@ from .frame_codec import WireError
 log = logging.getLogger(__name__)
 
 MAX_BATCH = 64  # plans that are made together at most
+MOST_PARTS = 10_000  # of a plan; one that does not end would keep everybody else waiting
 _NOTHING = ActionPart()
 _NO_CALL = Call(None)
 CONTEXTS_KEPT = 4  # of a session; an agent looks at the newest
@@ -183,7 +184,7 @@ class Job:
             )
         )
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Something went wrong; the client is told what, without a traceback."""
         if not isinstance(error, WireError):
             log.warning("the agent failed", exc_info=error)
@@ -260,12 +261,12 @@ class Inference:
                     context = self.agent.encode(job.session.memory, job.call.observation)
                     job.session.keep(job.context or 0, context, job.ttl_s)
                     job.finish()
-        except Exception as error:
+        except BaseException as error:
             jobs[0].fail(error)
         plans = [job for job in jobs if job.kind == "plan" and self._learn(job)]
         try:
             self._plan(plans, moved)
-        except Exception as error:
+        except BaseException as error:
             if len(plans) == 1:
                 plans[0].fail(error)
             else:
@@ -284,7 +285,7 @@ class Inference:
                 context = job.session.context(job.context)
             if context is not None:
                 job.call = replace(job.call, context=context)
-        except Exception as error:
+        except BaseException as error:
             job.fail(error)
         return not job.over
 
@@ -292,8 +293,10 @@ class Inference:
         """Read the plan part by part for as long as somebody wants it."""
         if not jobs:
             return
-        for index, part in self._stream(jobs):
+        for count, (index, part) in enumerate(self._stream(jobs), 1):
             moved()
+            if count > MOST_PARTS * len(jobs):
+                raise RuntimeError(f"the plan has not ended after {MOST_PARTS} evaluations")
             if not jobs[index].over:
                 jobs[index].take(part)
             if all(job.over for job in jobs):
@@ -306,7 +309,7 @@ class Inference:
             return self.agent.plan_many([(job.session.memory, job.call) for job in jobs])
         return ((0, part) for part in self.agent.plan(jobs[0].session.memory, jobs[0].call))
 
-    def _plan_apart(self, jobs: Sequence[Job], error: Exception, moved: Any) -> None:
+    def _plan_apart(self, jobs: Sequence[Job], error: BaseException, moved: Any) -> None:
         """A batch failed: one bad request must not fail the others, so each that has heard nothing yet goes alone."""
         for job in jobs:
             if job.over:
@@ -316,7 +319,7 @@ class Inference:
                 continue
             try:
                 self._plan([job], moved)
-            except Exception as own:
+            except BaseException as own:
                 job.fail(own)
 
 

@@ -508,6 +508,7 @@ def _inference_server(runner: EpisodeRunner) -> Iterator[str]:
             f"ipc://{folder}/agent",
             client_timeout_s=_PATIENCE_S,
             hang_s=_PATIENCE_S,
+            warmup=False,  # an agent that fails fails its episodes
         )
         with server:
             yield server.bind

@@ -25,14 +25,14 @@ from urllib.parse import urlsplit
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from ..agents.agent import ActionPart, Agent, Call, Episode
+from ..agents.agent import Agent, Call, Episode
 from ..agents.holding import zero_action
 from .bell import Bell
 from .connection import keep_alive
 from .frame_codec import LIMITS, Buffer, Limits, WireError
 from .fronts.groot import Groot
 from .fronts.native import Native
-from .inference import Inference, Session
+from .inference import MOST_PARTS, Inference, Session
 from .keys import ServerKeys
 from .multipart import readable, receive, send
 from .protocol import MAGIC
@@ -338,11 +338,19 @@ class PolicyServer:
         self._bell.close()
 
 
+class ServerFailed(RuntimeError):
+    """An agent that cannot be served; the message says why."""
+
+
 def require_private(bind: str, *, secured: bool, insecure: bool) -> None:
     """Raise ``ValueError`` for an endpoint that other machines can reach, unless secured or meant to be insecure."""
     parts = urlsplit(bind)
     if parts.scheme not in ("tcp", "ipc", "inproc") or not (parts.netloc or parts.path):
         raise ValueError(f"bind={bind!r} is not an endpoint; write tcp://127.0.0.1:5600 or ipc:///path/of/a/socket")
+    if parts.scheme == "tcp":
+        port = parts.netloc.rpartition(":")[2] if ":" in parts.netloc else ""
+        if port != "*" and not (port.isdecimal() and int(port) < 2**16):
+            raise ValueError(f"bind={bind!r} has the port {port!r}, expected 0 to 65535 (0 or *: any that is free)")
     if parts.scheme != "tcp" or secured or insecure:
         return
     host = parts.netloc.rpartition(":")[0].strip("[]")
@@ -377,9 +385,13 @@ def _is_groot(buffers: Sequence[Buffer]) -> bool:
 def _warm_up(agent: Agent, episode: Episode) -> float:
     """Plan once on a sample observation, so that no client pays for the first time; returns how long it took, in ms."""
     began = time.monotonic()
-    memory = agent.reset(episode)
-    observation = zero_action(episode.observation_space)
-    context = agent.encode(memory, observation) if agent.encode_every else None
-    for part in agent.plan(memory, Call(observation, context)):
-        assert isinstance(part, ActionPart)
+    try:
+        memory = agent.reset(episode)
+        observation = zero_action(episode.observation_space)
+        context = agent.encode(memory, observation) if agent.encode_every else None
+        for _ in zip(agent.plan(memory, Call(observation, context)), range(MOST_PARTS), strict=False):
+            pass
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ServerFailed(f"{type(agent).__name__} fails on a sample observation, {said}; mend it first") from error
     return (time.monotonic() - began) * 1000.0

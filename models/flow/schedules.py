@@ -17,6 +17,10 @@ FINAL = 1e-4
 """An action whose time is below this is final; exact zero would fail by rounding."""
 
 
+MOST = 10_000
+"""Steps and actions that anybody could want."""
+
+
 class Schedule(Protocol):
     """What the sampler and the loss need of a schedule."""
 
@@ -75,7 +79,7 @@ class HorizonAwareSchedule:
 
     def __post_init__(self) -> None:
         _at_least_one(horizon=self.horizon, steps=self.steps)
-        if not 0 < self.alpha <= 1:
+        if isinstance(self.alpha, str | bool) or not 0 < self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha}, expected 0 < alpha <= 1")
         if self.first_hit is not None and not 0 <= self.first_hit < 1:
             raise ValueError(
@@ -135,5 +139,5 @@ def _free(horizon: int, delay: Tensor) -> Tensor:
 
 def _at_least_one(**arguments: int) -> None:
     for argument, value in arguments.items():
-        if value < 1:
-            raise ValueError(f"{argument}={value}, expected at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise ValueError(f"{argument}={value}, expected a whole number, at least 1 and at most {MOST}")

@@ -53,9 +53,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; a wrong call ends with a sentence and exit code 2, failed work with 1."""
-    warnings.formatwarning = lambda message, *_args, **_kwargs: (
-        f"warning: {message}\n"
-    )  # nobody asked for a line of code
+    warnings.formatwarning = lambda message, *_args, **_kwargs: f"warning: {message}\n"  # the sentence alone
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent or environment of one's own is named from where one stands
     try:

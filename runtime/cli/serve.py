@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from .console import err, out, quiet
 
@@ -83,7 +84,7 @@ def serve(
         from ..fronts.openpi import OpenpiServer
         from ..keys import ServerKeys
         from ..registry import make_agent, make_env
-        from ..server import PolicyServer
+        from ..server import PolicyServer, ServerFailed
 
         served = make_agent(agent, env, Backend.parse(backend).require_running())
         _use_threads(served, threads)
@@ -134,6 +135,9 @@ def serve(
                 pass
     except KeyboardInterrupt:
         pass
+    except ServerFailed as error:
+        err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(1) from None
     except OSError as error:
         err.print(f"[red]error:[/] {error.strerror or error}", soft_wrap=True)
         raise typer.Exit(1) from None

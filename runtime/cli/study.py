@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from pathlib import Path
 from typing import Annotated, Any
@@ -157,14 +158,22 @@ def _run(
     from ..study import Lab, document, keep, perform, write
 
     models = data_folder(entry.name) / "models"
-    models.mkdir(parents=True, exist_ok=True)
+    for folder in (models, target):  # now, and not after the measurement
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"the folder {folder} cannot be made ({error.strerror}); choose another by --out"
+            ) from None
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"the folder {folder} cannot be written to; choose another by --out")
     try:
         with progress_bar(f"study {entry.name}") as bar, quiet():
             lab = Lab(store, models, workers, lambda word, done, total: bar(done, word, total), seed)
             study = perform(entry, scale, lab)
             found = document(entry, study)
-            keep(store, found)
             written = write(target, found, study.pictures)
+            keep(store, found)
     except KeyboardInterrupt:
         err.print(f"[yellow]interrupted;[/] what was trained is kept in {models}", soft_wrap=True)
         raise typer.Exit(1) from None

@@ -181,7 +181,7 @@ def test_the_horizon_aware_schedule_is_what_its_equations_say():
         ({"alpha": 0}, "alpha=0, expected 0 < alpha <= 1"),
         ({"alpha": 1.1}, "alpha=1.1"),
         ({"first_hit": 1.0}, "first_hit=1.0, expected 0 <= first_hit < 1"),
-        ({"steps": 0}, "steps=0, expected at least 1"),
+        ({"steps": 0}, "steps=0, expected a whole number, at least 1"),
     ):
         with pytest.raises(ValueError, match=says):
             HorizonAwareSchedule(**{"horizon": H, "steps": 3, **bad})

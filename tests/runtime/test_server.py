@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -20,7 +21,7 @@ import serving_agents as agents
 import zmq
 from serving_agents import episode
 
-from palaestra.agents.agent import Call, Transition
+from palaestra.agents.agent import ActionPart, Call, Transition
 from palaestra.runtime import protocol
 from palaestra.runtime.client import RemoteAgent
 from palaestra.runtime.clock import Wall
@@ -30,7 +31,7 @@ from palaestra.runtime.frame_codec import Limits, WireError
 from palaestra.runtime.keys import ClientKeys, ServerKeys, new_key
 from palaestra.runtime.protocol import describe_episode, pack, unpack
 from palaestra.runtime.registry import make_agent, make_env
-from palaestra.runtime.server import PolicyServer, require_private
+from palaestra.runtime.server import PolicyServer, ServerFailed, require_private
 
 LOCAL = "tcp://127.0.0.1:*"
 SPACE, _ = agents.world()
@@ -805,3 +806,76 @@ def test_a_connection_to_nothing_says_so():
         Connection("tcp://127.0.0.1:9", connect_s=0.3)
     with pytest.raises(ValueError, match="not an endpoint"):
         Connection("localhost")
+
+
+# --- what an agent may do to those who share its server ---
+
+
+class Whims(agents.Chunks):
+    """Does what its next whim says, and plans well otherwise."""
+
+    whims: list = []
+
+    def plan(self, memory, call):
+        whim = self.whims.pop() if self.whims else None
+        if isinstance(whim, BaseException):
+            raise whim
+        while whim == "endless":
+            yield ActionPart(evaluations=1)
+        yield from super().plan(memory, call)
+
+
+@pytest.mark.parametrize(
+    ("whim", "says"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        ("endless", "the plan has not ended after 10000 evaluations"),
+    ],
+)
+def test_an_agent_that_exits_or_never_ends_fails_that_plan_and_no_other(serve, whim, says):
+    server = serve(Whims())
+    ours, theirs = serve.connect(server), serve.connect(server)
+    memories = [remote.reset(episode()) for remote in (ours, theirs)]
+    Whims.whims = [whim]
+    with pytest.raises(WireError, match=f"POLICY_FAILED.*{says}"):
+        plan(ours, memories[0])
+    assert plan(ours, memories[0], 1) and plan(theirs, memories[1], 1), "the server goes on"
+
+
+def test_an_agent_that_fails_at_once_is_not_served():
+    Whims.whims = [ValueError("no motor")]
+    with pytest.raises(ServerFailed, match="Whims fails on a sample observation, ValueError: no motor; mend it first"):
+        PolicyServer(Whims(), episode(), LOCAL)
+
+
+@pytest.mark.parametrize("other", ["another agent", "another world"])
+def test_a_server_that_comes_back_as_another_is_not_obeyed(serve, tmp_path, other):
+    """Also where it was away between two episodes, which is when nobody waits for it."""
+    bind = f"ipc://{tmp_path}/agent"
+    first = serve(agents.Chunks(), bind=bind)
+    remote = serve.connect(first)
+    memory = remote.reset(episode())
+    assert plan(remote, memory)
+    first.close()
+    agent = agents.Together() if other == "another agent" else agents.Chunks()
+    where = episode() if other == "another agent" else replace(episode(), env_id="test/Elsewhere-v0")
+    second = PolicyServer(agent, where, bind, warmup=False).start()
+    try:
+        with pytest.raises(ServerLost, match="came back with another agent"):
+            remote.reset(episode())
+        assert remote.reconnects == 0
+    finally:
+        second.close()
+    before = remote.connection.generation
+    serve(agents.Chunks(), bind=bind)
+    while remote.connection.generation == before:
+        time.sleep(0.01)
+    assert plan(remote, remote.reset(episode())), "the one that it knows is obeyed again"
+    assert remote.reconnects == 1
+
+
+@pytest.mark.parametrize("bind", [f"tcp://127.0.0.1{port}" for port in (":99999", "", ":abc")])
+def test_a_port_that_is_none_is_refused(bind):
+    with pytest.raises(ValueError, match="expected 0 to 65535"):
+        PolicyServer(agents.Chunks(), episode(), bind, warmup=False)
