@@ -93,14 +93,14 @@ class ActionBuffer:
 
 
 class DelayEstimator:
-    """How many ticks pass until a plan's first new action is here: the 95th percentile plus a margin.
+    """How many ticks pass until a plan's first new action is here: the 95th percentile.
 
-    ``observe`` takes latencies in seconds; ``ticks`` is 0 before the first one.
+    ``observe`` takes latencies in seconds; ``ticks`` is 0 before the first one. There is no margin on top: it would put
+    off every new plan, and where one does come later than expected, the old one goes on until it is there.
     """
 
-    def __init__(self, tick_s: float, margin: int = 1, window: int = 100):
+    def __init__(self, tick_s: float, window: int = 100):
         self._tick_s = tick_s
-        self._margin = margin
         self._seen: deque[float] = deque(maxlen=window)
         self.ticks = 0
 
@@ -110,4 +110,4 @@ class DelayEstimator:
         ordered = sorted(self._seen)
         worst = ordered[min(len(ordered) - 1, math.ceil(0.95 * len(ordered)) - 1)]
         # a latency of exactly n ticks must not become n+1 through rounding
-        self.ticks = math.ceil(worst / self._tick_s - 1e-9) + self._margin if worst > 0 else 0
+        self.ticks = math.ceil(worst / self._tick_s - 1e-9)

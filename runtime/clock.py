@@ -36,7 +36,6 @@ class Clock(ABC):
     profile: str | None = None
     waits_for_agent: bool = False
     one_lane: bool = False  # whether it can run only one episode at a time
-    margin_ticks: int = 0  # what a delay estimated from the past is raised by, where the next one may be longer
 
     @abstractmethod
     def done_s(self, begun_s: float, encodes: int, evaluations: int, sends: bool) -> float:
@@ -92,7 +91,6 @@ class Wall(Clock):
 
     name = "wall"
     one_lane = True
-    margin_ticks = 1
 
     def __init__(self, grace_s: float = 1.0):
         if not grace_s >= 0:

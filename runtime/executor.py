@@ -208,7 +208,7 @@ class _Lane:
         if self.execution.ensemble is not None and not isinstance(self.space, spaces.Box):
             raise ValueError(f"ensemble={self.execution.ensemble} averages numbers, the actions are {self.space}")
         self.buffer = ActionBuffer(self.execution.ensemble)
-        self.delay = DelayEstimator(self.tick_s, self.clock.margin_ticks)
+        self.delay = DelayEstimator(self.tick_s)
         self.probe = ReactionProbe(self.tick_s)
         self.tick = 0
         self.over = False
