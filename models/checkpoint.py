@@ -103,7 +103,9 @@ def load(path: Path | str) -> Checkpoint:
 def load_card(path: Path | str) -> dict[str, Any]:
     """Read and check the card alone, from the path of either file. Raises :class:`CheckpointError`."""
     weights_path, card_path = _paths(path)
-    if not card_path.exists() and weights_path.exists():
+    if not card_path.exists() and not weights_path.exists():
+        raise CheckpointError(weights_path, "cannot be read: there is no such file")
+    if not card_path.exists():
         raise CheckpointError(card_path, f"is missing; the weights {weights_path.name} are useless without their card")
     try:
         card = json.loads(_read(card_path, MAX_CARD_BYTES))

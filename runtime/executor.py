@@ -467,7 +467,8 @@ class _Lane:
 
     def fail(self, who: str, error: BaseException, note: str = "") -> bool:
         """End the episode as failed; always false."""
-        self._reason = f"{who}: {type(error).__name__}: {error}"[:500] + note
+        said = f"{who}: {type(error).__name__}: {error}"[:500]
+        self._reason = "".join(c if c.isprintable() or c == "\n" else " " for c in said) + note  # no terminal codes
         return self._end()
 
     def costs(self) -> dict[str, float]:

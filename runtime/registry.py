@@ -137,6 +137,21 @@ def make_env(text: str, render: bool = False) -> gymnasium.Env:
     return env
 
 
+def require_env(text: str) -> None:
+    """Raise ``ValueError`` as :func:`make_env` would for a name that means nothing, without making anything."""
+    kind, colon, rest = text.partition(":")
+    if kind == "simulated" and colon:
+        return require_env(rest)
+    world, perturbations = split_env(text)
+    if world.name.startswith("robot:"):
+        load(world.name.partition(":")[2])
+        return None
+    _know(world.name)
+    for perturbation in perturbations:
+        _know_perturbation(perturbation.name)
+    return None
+
+
 def _make_world(text: str, world: Spec, render: bool) -> gymnasium.Env:
     if world.name.startswith("robot:"):
         return load(_ROBOTS["robot"])(world, render)
@@ -155,14 +170,16 @@ def _make_world(text: str, world: Spec, render: bool) -> gymnasium.Env:
 
 
 def _perturb(env: gymnasium.Env, perturbation: Spec) -> gymnasium.Env:
-    if perturbation.name not in PERTURBATIONS:
-        raise ValueError(
-            f"perturbation {perturbation.name!r} is not known; {nearest(perturbation.name, PERTURBATIONS)}"
-        )
+    _know_perturbation(perturbation.name)
     try:
         return load(PERTURBATIONS[perturbation.name])(env, **perturbation.options)
     except TypeError as error:
         raise ValueError(f"perturbation {str(perturbation)!r}: {error}") from error
+
+
+def _know_perturbation(name: str) -> None:
+    if name not in PERTURBATIONS:
+        raise ValueError(f"perturbation {name!r} is not known; {nearest(name, PERTURBATIONS)}")
 
 
 def _know(env_id: str) -> None:

@@ -68,8 +68,11 @@ def drive(
         from ..client import RemoteAgent
         from ..connection import ServerLost
         from ..frame_codec import WireError
+        from ..registry import require_env
         from ..robots.robot import RobotLost
         from ..rollout import run
+
+        require_env(env)  # before the wait for a server
 
     execution = Execution(
         mode=mode or ("sync" if clock == "lockstep" else "async"),  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def test_a_card_that_is_not_one_is_named(saved, change, says):
 
 def test_missing_and_oversize_files_are_named(saved, monkeypatch):
     path, _ = saved
-    with pytest.raises(CheckpointError, match=r"nowhere.json: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"nowhere.safetensors: cannot be read: there is no such file"):
         load(path.with_name("nowhere"))
     monkeypatch.setattr(checkpoint, "MAX_WEIGHT_BYTES", 10)
     with pytest.raises(CheckpointError, match="more than the limit of 10"):

@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 from palaestra.agents.scripted import Zero
-from palaestra.runtime.registry import agent_class, make_agent, make_env, split_env
+from palaestra.runtime.registry import agent_class, make_agent, make_env, require_env, split_env
 
 
 def test_environments_take_options_and_perturbations():
@@ -53,3 +53,17 @@ def test_a_backend_needs_a_network():
 
     with pytest.raises(ValueError, match="has no network"):
         make_agent("zero", "CartPole-v1", Backend.parse("adapter=lora"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("simulated:palaestra/BalIntercept-v0", "nearest: palaestra/BallIntercept-v0"),
+        ("robot:no_such_module:Arm", "no module named 'no_such_module'"),
+        ("palaestra/BallIntercept-v0+sensor_nose", "perturbation 'sensor_nose' is not known"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused_before_anything_is_made(name, says):
+    with pytest.raises(ValueError, match=says):
+        require_env(name)
+    require_env("simulated:palaestra/BallIntercept-v0:pixels=32+sensor_noise:std=0.1")
