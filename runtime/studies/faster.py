@@ -359,7 +359,7 @@ def _controls(cells: Cells, plan: Plan) -> list[Claim]:
             claims.append(_judge(void, text, gain, above=0.0))
             gains += [] if void else [gain]
     beaten = sum(gain.low > 0 for gain in gains)
-    text = f"In how many of {len(gains)} settings one and two constant steps do not match FASTER: in one at least"
+    text = f"In how many of {len(gains)} settings FASTER scores more than one and two constant steps: in one at least"
     claims.append(Claim(text, None, float(beaten), holds=beaten > 0 if gains else None, reason="" if gains else void))
     void = _precondition(cells, DETOUR)
     key = f"every {plan.sweep[-1]}"
@@ -409,7 +409,7 @@ def _first_actions(rounds: int, seed: int) -> FirstActions:
     from ..server import PolicyServer
 
     kinds = {"state": "mean_std", "action": "mean_std"}
-    config = FlowConfig(7, 50, {"state": (32,)}, normalization=kinds, width=128, depth=4, hidden=1536)  # type: ignore[arg-type]
+    config = FlowConfig(7, 50, {"state": (32,)}, normalization=kinds, width=256, depth=4, hidden=2048)  # type: ignore[arg-type]
     policy = FlowPolicy(config, torch.Generator().manual_seed(seed)).eval().requires_grad_(False)
     space = spaces.Dict(state=spaces.Box(-1, 1, (32,)))
     episode = Episode(seed, "faster/first-actions", space, spaces.Box(-1, 1, (7,)))
