@@ -9,17 +9,16 @@ constants, the scene, the environment.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-import gymnasium
 import mujoco
 import numpy as np
 from gymnasium import spaces
 
 from ..interface import Component, Interface
-from ..offscreen import Offscreen, SceneEdit
+from .filmed import Filmed
 
 CONTROL_HZ = 30
 SUBSTEPS = 8  # physics steps in one control tick
@@ -107,7 +106,7 @@ class Throw:
     aside: np.ndarray
 
 
-class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
+class BallIntercept(Filmed):
     """Bring a paddle to where a ball will cross its plane, although the ball is kicked on its way.
 
     ## Description
@@ -174,7 +173,7 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
         RuntimeError: from `step`, when no episode is running.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}
+    metadata = {**Filmed.metadata, "render_fps": CONTROL_HZ}
     interface = Interface(
         control_hz=CONTROL_HZ,
         action=(Component("paddle_velocity", 2, "velocity", "absolute", frame="world", unit="m/s"),),
@@ -193,23 +192,14 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
     )
 
     def __init__(self, pixels: int | None = None, render_mode: str | None = None) -> None:
-        if pixels is not None and not (isinstance(pixels, int) and 8 <= pixels <= 960):
-            raise ValueError(f"pixels={pixels!r}, expected the side of the image from 8 to 960, or None for no image")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode={render_mode!r}, expected 'rgb_array' or None")
-        self.render_mode = render_mode
-        self._pixels = pixels
+        super().__init__(pixels, render_mode)
 
         self.action_space = spaces.Box(-MAX_SPEED, MAX_SPEED, (2,), np.float32)
         keys: dict[str, spaces.Space] = {
             "agent_pos": _box([-1.2, -0.2, -3, -3], [1.2, 2.2, 3, 3]),
             "environment_state": _box([-0.2, -1.2, 0, -10, -10, -10, 0], [2.2, 1.2, 4, 10, 10, 10, 1]),
         }
-        if pixels:
-            keys["pixels"] = spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
-            image = {"pixels": (Component("eye", 1, "image", frame="eye"),)}
-            self.interface = replace(self.interface, observation={**self.interface.observation, **image})
-        self.observation_space = spaces.Dict(keys)
+        self._observe_with(keys)
 
         self.model = self._scene().compile()
         self.data = mujoco.MjData(self.model)
@@ -217,8 +207,6 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._now = self._launch = self._kick = self._crossing = 0
         self._launch_velocity = np.zeros(3)
         self._kick_velocity = np.zeros(2)
-        self.scene_edits: list[SceneEdit] = []  # how a perturbation around this world changes what is drawn
-        self._offscreen: dict[tuple[int, int], Offscreen] = {}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -284,18 +272,6 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
 
         return pursue
 
-    def render(self) -> np.ndarray | None:
-        """The scene from the side, uint8 [480, 640, 3]; ``None`` with a warning without ``render_mode``."""
-        if self.render_mode is None:
-            gymnasium.logger.warn('render() draws nothing: make the environment with render_mode="rgb_array"')
-            return None
-        return self._image("view", 640, 480)
-
-    def close(self) -> None:
-        """Release the renderers, if any were made."""
-        while self._offscreen:
-            self._offscreen.popitem()[1].close()
-
     # What a world with another scene or other throws replaces.
     _home = HOME
 
@@ -342,16 +318,7 @@ class BallIntercept(gymnasium.Env[dict[str, Any], np.ndarray]):
         state[7:10] = velocity[2:]
         state[10] = self._launched
         observation = {"agent_pos": state[:4], "environment_state": state[4:]}
-        if self._pixels:
-            observation["pixels"] = self._image("eye", self._pixels, self._pixels)
-        return observation
-
-    def _image(self, camera: str, width: int, height: int) -> np.ndarray:
-        size = width, height
-        if size not in self._offscreen:
-            self._offscreen[size] = Offscreen(self.model, *size, edits=self.scene_edits)
-        mujoco.mj_kinematics(self.model, self.data)  # mj_step leaves the poses one physics step behind qpos
-        return self._offscreen[size].render(self.data, camera=camera)
+        return self._seen(observation)
 
 
 def _fall(time_s: float) -> float:

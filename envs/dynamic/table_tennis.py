@@ -10,19 +10,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import mujoco
 import numpy as np
 from gymnasium import spaces
 
 from ..interface import Component, Interface
-from ..offscreen import Offscreen, SceneEdit
 from .ball_flight import RADIUS, Ball, Surface, aim
+from .filmed import Filmed
 
 CONTROL_HZ = 30  # the paper's robot: a tick of 33.3 ms
 SUBSTEPS = 16  # physics steps in one control tick
@@ -139,7 +138,7 @@ _SCENE = f"""
 """
 
 
-class TableTennis(gymnasium.Env[dict[str, Any], np.ndarray]):
+class TableTennis(Filmed):
     """Return a served table tennis ball over the net, with a paddle in the hand of a Panda arm.
 
     ## Description
@@ -230,7 +229,7 @@ class TableTennis(gymnasium.Env[dict[str, Any], np.ndarray]):
         RuntimeError: from `step`, when no episode is running.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}
+    metadata = {**Filmed.metadata, "render_fps": CONTROL_HZ}
     interface = Interface(
         control_hz=CONTROL_HZ,
         action=(Component("joint_velocity", 7, "velocity", "absolute", frame="joint", unit="rad/s"),),
@@ -253,12 +252,7 @@ class TableTennis(gymnasium.Env[dict[str, Any], np.ndarray]):
     )
 
     def __init__(self, pixels: int | None = None, render_mode: str | None = None) -> None:
-        if pixels is not None and not (isinstance(pixels, int) and 8 <= pixels <= 960):
-            raise ValueError(f"pixels={pixels!r}, expected the side of the image from 8 to 960, or None for no image")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode={render_mode!r}, expected 'rgb_array' or None")
-        self.render_mode = render_mode
-        self._pixels = pixels
+        super().__init__(pixels, render_mode)
 
         self.action_space = _box(-MAX_SPEED, MAX_SPEED)
         arm = np.repeat([4, 10, 4, 1.1, 10], [7, 7, 3, 3, 3])
@@ -267,11 +261,7 @@ class TableTennis(gymnasium.Env[dict[str, Any], np.ndarray]):
             "agent_pos": _box(-arm, arm),
             "environment_state": _box(np.append(-ball[:-1], 0), ball),
         }
-        if pixels:
-            keys["pixels"] = spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
-            image = {"pixels": (Component("eye", 1, "image", frame="eye"),)}
-            self.interface = replace(self.interface, observation={**self.interface.observation, **image})
-        self.observation_space = spaces.Dict(keys)
+        self._observe_with(keys)
 
         self.model = copy(_compile())
         self.data = mujoco.MjData(self.model)
@@ -282,8 +272,6 @@ class TableTennis(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._bounced = self._touched = self._over_net = False
         self._score: float | None = 0.0  # None while a rally is on
         self._stroke: _Stroke | None = None  # the expert's; the ball's flight decides it, so it holds to the end
-        self.scene_edits: list[SceneEdit] = []  # how a perturbation around this world changes what is drawn
-        self._offscreen: dict[tuple[int, int], Offscreen] = {}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -349,18 +337,6 @@ class TableTennis(gymnasium.Env[dict[str, Any], np.ndarray]):
             return command.clip(-MAX_SPEED, MAX_SPEED).astype(np.float32)
 
         return play
-
-    def render(self) -> np.ndarray | None:
-        """The scene from behind the robot, uint8 [480, 640, 3]; ``None`` with a warning without ``render_mode``."""
-        if self.render_mode is None:
-            gymnasium.logger.warn('render() draws nothing: make the environment with render_mode="rgb_array"')
-            return None
-        return self._image("view", 640, 480)
-
-    def close(self) -> None:
-        """Release the renderers, if any were made."""
-        while self._offscreen:
-            self._offscreen.popitem()[1].close()
 
     @property
     def _served(self) -> bool:
@@ -476,17 +452,11 @@ class TableTennis(gymnasium.Env[dict[str, Any], np.ndarray]):
         arm = np.concatenate([self.data.qpos, speeds, *self._blade_pose(), move @ speeds], dtype=np.float32)
         world = np.concatenate([ball.position, ball.velocity, ball.spin, [self._served]], dtype=np.float32)
         observation = {"agent_pos": arm, "environment_state": world}
-        if self._pixels:
-            observation["pixels"] = self._image("eye", self._pixels, self._pixels)
-        return observation
+        return self._seen(observation)
 
-    def _image(self, camera: str, width: int, height: int) -> np.ndarray:
-        size = width, height
-        if size not in self._offscreen:
-            self._offscreen[size] = Offscreen(self.model, *size, edits=self.scene_edits)
+    def _pose(self) -> None:
         self.data.mocap_pos[0] = self._ball.position
-        mujoco.mj_kinematics(self.model, self.data)
-        return self._offscreen[size].render(self.data, camera=camera)
+        super()._pose()
 
     def _plan_stroke(self) -> _Stroke | None:
         """The stroke that returns the ball as it flies now; ``None`` when it is too late."""
