@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,7 @@ class Estimate:
 
 def rate(successes: Sequence[bool]) -> Estimate | None:
     """A success rate with its Wilson score interval; ``None`` for no episodes."""
-    n = len(successes)
-    if n == 0:
-        return None
-    k = sum(map(bool, successes))
-    interval = binomtest(k, n).proportion_ci(0.95, method="wilson")
-    return Estimate(k / n, float(interval.low), float(interval.high), n)
+    return bounded_mean([float(bool(success)) for success in successes])
 
 
 def bounded_mean(values: Sequence[float]) -> Estimate | None:

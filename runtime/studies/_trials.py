@@ -94,10 +94,9 @@ class Cell:
 
 
 class Outcome(NamedTuple):
-    """What a cell gave: arrays over its episodes, and means over them."""
+    """What a cell gave: the score of each episode, and means over them."""
 
     scores: np.ndarray
-    reactions_ms: np.ndarray
     jerk: float
     stalls: float
     steps: float
@@ -181,7 +180,6 @@ class Bench:
 
         return Outcome(
             np.array([row.score or 0.0 for row in rows]),
-            np.array([row.costs["reaction_ms"] for row in rows if "reaction_ms" in row.costs]),
             average("jerk"),
             average("stalls"),
             average("evaluations") / average("plans"),

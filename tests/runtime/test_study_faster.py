@@ -24,11 +24,10 @@ def test_every_method_runs_at_the_horizon_that_its_arrivals_allow():
 
 
 def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
-    few = (faster.TRAINED, faster.FASTER, faster.ONE, faster.TWO)
     worlds = {
         faster.BALL: faster.World(faster.PROFILES, faster.BRIEF, 30),
-        faster.DETOUR: faster.World(("xvla-4090",), few, 20),
-        faster.TABLE: faster.World((), few, 2),
+        faster.DETOUR: faster.World(("xvla-4090",), faster.FEW, 20),
+        faster.TABLE: faster.World((), faster.FEW, 2),
     }
     small = replace(faster.QUICK, worlds=worlds, sweep=(8,), events=60, rounds=3)
     monkeypatch.setattr(faster, "QUICK", small)
