@@ -1,14 +1,9 @@
 """BallIntercept: its physics against closed forms, its difficulty against the published response to delay."""
 
-import subprocess
-import sys
-import warnings
-from collections import deque
-
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+from playing import assert_gymnasium_accepts, assert_same_in_another_process, play
 
 import palaestra  # noqa: F401 - registers the ids
 from palaestra.envs.dynamic.ball_intercept import BallIntercept
@@ -21,22 +16,6 @@ G = 9.81
 @pytest.fixture(scope="module")
 def env():
     return BallIntercept()
-
-
-def play(env, seed, delay=0):
-    """The expert's episode, each action applied ``delay`` ticks late; observations, infos and the return."""
-    observation, _ = env.reset(seed=seed)
-    expert = env.expert()
-    waiting = deque([np.zeros(2, np.float32)] * delay)
-    observations, infos, total, terminated = [observation], [], 0.0, False
-    while not terminated:
-        waiting.append(expert())
-        observation, reward, terminated, truncated, info = env.step(waiting.popleft())
-        assert not truncated
-        observations.append(observation)
-        infos.append(info)
-        total += reward
-    return observations, infos, total
 
 
 def test_ball_flies_on_a_parabola_to_the_plane_and_is_kicked_once(env):
@@ -106,15 +85,8 @@ def test_response_to_pure_delay_is_the_published_one(env):
         (8, 0.34, 0.1),
         (12, 0.14, 0.1),
     ):
-        score = np.mean([play(env, seed, delay)[2] for seed in range(200)])
+        score = np.mean([play(env, seed, delay=delay)[2] for seed in range(200)])
         assert abs(score - published) <= tolerance, f"delay {delay}: {score}"
-
-
-def assert_gymnasium_accepts(env, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*symmetric and normalized space.*")  # ours is in m/s
-        check_env(env.unwrapped, **options)
 
 
 def test_gymnasium_accepts_it():
@@ -142,16 +114,7 @@ def test_pixels_show_the_ball_and_leave_the_world_unchanged(env):
 
 
 def test_same_seed_same_episode_in_another_process(env):
-    program = (
-        "import numpy as np; from palaestra.envs.dynamic.ball_intercept import BallIntercept\n"
-        "env = BallIntercept(); env.reset(seed=8); env.step(np.ones(2))\n"  # an earlier episode must not matter
-        "state = [env.reset(seed=7)[0]]\n"
-        "for _ in range(30): state.append(env.step(np.array([.5, -.3]))[0])\n"
-        "print(b''.join(v.tobytes() for o in state for v in o.values()).hex())\n"
-    )
-    here = [env.reset(seed=7)[0]] + [env.step(np.array([0.5, -0.3]))[0] for _ in range(30)]
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == b"".join(v.tobytes() for o in here for v in o.values()).hex()
+    assert_same_in_another_process(env, ticks=30)
 
 
 def test_bad_input_gets_a_sentence(env):

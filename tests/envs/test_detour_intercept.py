@@ -1,14 +1,11 @@
 """DetourIntercept: its post against rigid-body mechanics, its two routes against what averaging them does."""
 
-import subprocess
-import sys
-import warnings
 from collections import deque
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+from playing import assert_gymnasium_accepts, assert_same_in_another_process, play
 
 import palaestra  # noqa: F401 - registers the ids
 from palaestra.envs.dynamic.detour_intercept import DetourIntercept
@@ -21,22 +18,6 @@ G = 9.81
 @pytest.fixture(scope="module")
 def env():
     return DetourIntercept()
-
-
-def play(env, seed, act=None, delay=0):
-    """An episode of ``act()`` (default: the expert), each action ``delay`` ticks late; observations and infos."""
-    observation, _ = env.reset(seed=seed)
-    act = act or env.expert()
-    waiting = deque([np.zeros(2, np.float32)] * delay)
-    observations, infos, terminated = [observation], [], False
-    while not terminated:
-        waiting.append(act())
-        observation, _, terminated, truncated, info = env.step(waiting.popleft())
-        assert not truncated
-        assert observation in env.observation_space
-        observations.append(observation)
-        infos.append(info)
-    return observations, infos
 
 
 def drive(env, velocity, ticks):
@@ -80,7 +61,7 @@ def test_paddle_passes_freely_over_and_under_the_post(env, side):
 
 def test_ball_starts_toward_one_half_and_the_kick_sends_it_to_the_other(env):
     for seed in range(60):
-        observations, infos = play(env, seed)
+        observations, infos, _ = play(env, seed)
         ball = np.array([o["environment_state"] for o in observations], np.float64)
         (tick,) = (i for i, info in enumerate(infos) if "event" in info)
         assert infos[tick]["event"]["name"] == "kick"
@@ -100,11 +81,11 @@ def test_ball_starts_toward_one_half_and_the_kick_sends_it_to_the_other(env):
 def test_both_routes_lead_to_the_ball_and_the_seed_draws_one_of_them(env):
     drawn = []
     for seed in range(100):
-        free, infos = play(env, seed)
+        free, infos, _ = play(env, seed)
         drawn.append(infos[-1]["metrics"]["route"])
         for route, side in (("over", 1.0), ("under", -1.0)):
             env.reset(seed=seed)
-            observations, infos = play(env, seed, env.expert(route))
+            observations, infos, _ = play(env, seed, env.expert(route))
             assert infos[-1]["success"] and infos[-1]["score"] == 1.0
             assert infos[-1]["metrics"]["route"] == side
             # The route tells nothing about the throw: ball and event are those of the free demonstration.
@@ -119,7 +100,7 @@ def test_mean_of_the_two_routes_runs_into_the_post(env):
     for seed in range(60):
         env.reset(seed=seed)
         over, under = env.expert("over"), env.expert("under")
-        observations, infos = play(env, seed, lambda over=over, under=under: (over() + under()) / 2)
+        observations, infos, _ = play(env, seed, lambda over=over, under=under: (over() + under()) / 2)
         assert infos[-1]["score"] == 0.0
         assert infos[-1]["metrics"]["route"] == 0.0
         assert observations[-1]["agent_pos"][0] < 0.15  # it went there, and no further
@@ -170,13 +151,6 @@ def test_response_to_late_news_is_the_documented_one(env, monkeypatch):
         assert abs(np.mean(scores) - documented) <= tolerance, f"delay {delay}: {np.mean(scores)}"
 
 
-def assert_gymnasium_accepts(env, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*symmetric and normalized space.*")  # ours is in m/s
-        check_env(env.unwrapped, **options)
-
-
 def test_gymnasium_accepts_it():
     made = gymnasium.make("palaestra/DetourIntercept-v0")
     assert_gymnasium_accepts(made)
@@ -186,8 +160,8 @@ def test_gymnasium_accepts_it():
 @pytest.mark.skipif(available() is None, reason="no OpenGL on this machine")
 def test_pixels_show_ball_and_post_throughout(env):
     seeing = gymnasium.make("palaestra/DetourIntercept-v0", pixels=96, render_mode="rgb_array").unwrapped
-    observations, _ = play(seeing, 5)
-    plain, _ = play(env, 5)
+    observations, _, _ = play(seeing, 5)
+    plain, _, _ = play(env, 5)
     for a, b in zip(plain, observations, strict=True):
         np.testing.assert_array_equal(a["environment_state"], b["environment_state"])
         red, green, blue = np.moveaxis(b["pixels"].astype(int), -1, 0)
@@ -198,18 +172,7 @@ def test_pixels_show_ball_and_post_throughout(env):
 
 
 def test_same_seed_same_episode_and_route_in_another_process(env):
-    program = (
-        "import numpy as np; from palaestra.envs.dynamic.detour_intercept import DetourIntercept\n"
-        "env = DetourIntercept(); env.reset(seed=8); env.step(np.ones(2))\n"  # an earlier episode must not matter
-        "state = [env.reset(seed=7)[0]]; act = env.expert()\n"
-        "for _ in range(40): state.append(env.step(act())[0])\n"
-        "print(b''.join(v.tobytes() for o in state for v in o.values()).hex())\n"
-    )
-    here = [env.reset(seed=7)[0]]
-    act = env.expert()
-    here += [env.step(act())[0] for _ in range(40)]
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == b"".join(v.tobytes() for o in here for v in o.values()).hex()
+    assert_same_in_another_process(env, ticks=40)
 
 
 def test_bad_input_gets_a_sentence(env):

@@ -1,16 +1,11 @@
 """TableTennis: the ball against an independent integrator and the laws of impact, the arm, the rules, the expert."""
 
-import subprocess
-import sys
-import warnings
-from collections import deque
-
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import assert_gymnasium_accepts, assert_same_in_another_process, play
 from scipy.integrate import solve_ivp
 
 import palaestra  # noqa: F401 - registers the ids
@@ -27,22 +22,6 @@ LEVEL = 0.76 + RADIUS
 @pytest.fixture(scope="module")
 def env():
     return TableTennis()
-
-
-def play(env, seed, delay=0):
-    """The expert's episode, each action applied ``delay`` ticks late; observations, infos and the return."""
-    observation, _ = env.reset(seed=seed)
-    expert = env.expert()
-    waiting = deque([np.zeros(7, np.float32)] * delay)
-    observations, infos, total, terminated = [observation], [], 0.0, False
-    while not terminated:
-        waiting.append(expert())
-        observation, reward, terminated, truncated, info = env.step(waiting.popleft())
-        assert not truncated
-        observations.append(observation)
-        infos.append(info)
-        total += reward
-    return observations, infos, total
 
 
 def fly(state, spin, time_s):
@@ -322,13 +301,6 @@ def test_paddle_does_not_go_through_the_table(env):
     assert env.data.ncon > 0
 
 
-def assert_gymnasium_accepts(env, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*symmetric and normalized space.*")  # ours is in rad/s
-        check_env(env.unwrapped, **options)
-
-
 def test_gymnasium_accepts_it():
     assert_gymnasium_accepts(gymnasium.make("palaestra/TableTennis-v0"))
 
@@ -352,18 +324,7 @@ def test_pixels_show_the_game_and_leave_it_unchanged(env):
 
 
 def test_same_seed_same_episode_in_another_process(env):
-    program = (
-        "import numpy as np; from palaestra.envs.dynamic.table_tennis import TableTennis\n"
-        "env = TableTennis(); env.reset(seed=8); env.step(np.ones(7)); env.expert()()\n"  # must not matter
-        "state = [env.reset(seed=7)[0]]; expert = env.expert()\n"
-        "for _ in range(25): state.append(env.step(expert())[0])\n"
-        "print(b''.join(v.tobytes() for o in state for v in o.values()).hex())\n"
-    )
-    here = [env.reset(seed=7)[0]]
-    expert = env.expert()
-    here += [env.step(expert())[0] for _ in range(25)]
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == b"".join(v.tobytes() for o in here for v in o.values()).hex()
+    assert_same_in_another_process(env, ticks=25)
 
 
 def test_bad_input_gets_a_sentence(env):
