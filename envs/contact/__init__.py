@@ -1,0 +1,1 @@
+"""Worlds in which a tool touches something, and feels it."""
