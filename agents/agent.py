@@ -68,7 +68,7 @@ class ActionPart:
     robot had to hold do not count); an array [k, D] for a Box, a list of members otherwise, and empty when
     nothing became final. ``encodes`` and ``evaluations``
     count the network work since the last part. ``replan_in`` (ticks from the observation) says when the
-    agent wants to look again. ``extras`` are small arrays: ``log_prob``, ``p_success``, ``cache_bytes``.
+    agent wants to look again; a plan without evaluations and actions leaves the running one as it is. ``extras`` are small arrays: ``log_prob``, ``p_success``, ``cache_bytes``.
     """
 
     start: int = 0
@@ -95,7 +95,8 @@ class Agent(ABC):
     """Acts in many episodes at once; whatever an episode changes lives in its memory.
 
     ``interface`` is the card that the agent was made for; ``None`` means unchecked, and every result row says
-    so. ``encode_every`` is the number of ticks between slow passes; 0 means that ``plan`` encodes by itself.
+    so. ``encode_every`` is the number of ticks between slow passes; 0 means that ``plan`` encodes by itself. Each new
+    context is followed by a plan at once; those in between come when ``replan_in`` says.
     ``max_delay`` is the longest prefix of committed actions that it can continue; ``None``: any, or it does not care.
     ``privileged`` agents read the simulator's state: they are marked in tables and refused by a server.
     """

@@ -11,6 +11,7 @@ WORLDS: dict[str, tuple[str, dict]] = {
     "BallIntercept": ("palaestra.envs.dynamic.ball_intercept:BallIntercept", {}),
     "TableTennis": ("palaestra.envs.dynamic.table_tennis:TableTennis", {}),
     "DetourIntercept": ("palaestra.envs.dynamic.detour_intercept:DetourIntercept", {}),
+    "GuardedWipe": ("palaestra.envs.contact.guarded_wipe:GuardedWipe", {}),
     **{
         f"robosuite.{task}": (_ARM, {"task": task})
         for task in (

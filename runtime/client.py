@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import queue
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ class RemoteMemory:
     generation: int = -1
     observed: Observation = None
     steps: list[Transition] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # slow and fast calls may miss the server at once
 
 
 class RemoteAgent(Agent):
@@ -49,6 +51,10 @@ class RemoteAgent(Agent):
     for worlds that wait. ``served`` says who acts over there. An observation must not be written to before its plan has
     begun to arrive: it is sent without being copied.
 
+    Of a multi-rate agent the contexts stay with the server, for ``ttl_s`` (0.001 to 86400 s) after they were made. One
+    that is gone (it was older, or the server has restarted) is made anew there from the observation of the call that
+    needs it, which takes that call the time of a slow pass (``renewed`` counts that, and ``encodes`` of its plan).
+
     Raises ``ServerLost`` when there is no server, ``WireError`` for what it refuses (``POLICY_FAILED`` when the agent
     there raised an error), ``ValueError`` for options that contradict each other.
     """
@@ -64,6 +70,7 @@ class RemoteAgent(Agent):
         patience_s: float = 10.0,
         silence_s: float = 1.5,
         max_age_s: float | None = None,
+        ttl_s: float = 60.0,
     ):
         if (key is None) != (server_key is None):
             raise ValueError("key and server_key belong together: your own secret key and the server's public one")
@@ -72,10 +79,13 @@ class RemoteAgent(Agent):
                 raise ValueError(f"{name}={value}, expected more than 0 s")
         if max_age_s is not None and not max_age_s >= 0.001:
             raise ValueError(f"max_age_s={max_age_s}, expected 0.001 s or more, or none for any age")
+        if not 0.001 <= ttl_s <= 86_400.0:
+            raise ValueError(f"ttl_s={ttl_s}, expected 0.001 to 86400 s: how long the server keeps a slow pass")
         keys = ClientKeys.read(key, server_key) if key is not None and server_key is not None else None
         self.connection = Connection(url, token=token, keys=keys, connect_s=patience_s, silence_s=silence_s)
         self.timeout_s, self.patience_s, self.max_age_s = timeout_s, patience_s, max_age_s
-        self.reconnects = self.stale = 0
+        self.ttl_s = ttl_s
+        self.reconnects = self.stale = self.renewed = 0
         self._served = _served(self.connection)
         self._generation = self.connection.generation
         described, card = self._served
@@ -84,6 +94,7 @@ class RemoteAgent(Agent):
         self.max_delay = described.get("max_delay")
         self._learns = bool(described["learns"])
         self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
         weakref.finalize(self, self.connection.close)
 
     @property
@@ -112,8 +123,9 @@ class RemoteAgent(Agent):
     def encode(self, memory: RemoteMemory, observation: Observation) -> Context:
         """The slow pass, over there. The context is its number."""
         number = next(self._numbers)
-        self._ask(memory, ENCODE, {"episode": memory.number, "context": number}, {"observation": observation})
-        return memory.generation, number
+        header = {"episode": memory.number, "context": number, "ttl_ms": self._ttl_ms}
+        self._ask(memory, ENCODE, header, {"observation": observation})
+        return number
 
     def plan(self, memory: RemoteMemory, call: Call) -> Iterator[ActionPart]:
         """Parts as they arrive. A reader that stops early cancels the rest over there."""
@@ -124,6 +136,7 @@ class RemoteAgent(Agent):
         """Plans of several episodes, asked for at once and yielded in the order of arrival."""
         inbox: Inbox = queue.SimpleQueue()
         asked: dict[Exchange, int] = {}
+        renewed: set[int] = set()
         seen_s = time.monotonic()
 
         def ask(index: int) -> None:
@@ -133,7 +146,10 @@ class RemoteAgent(Agent):
                 if self.max_age_s is not None and time.monotonic() - seen_s > self.max_age_s:
                     self.stale += 1
                     return
-            asked[self.connection.request(OBSERVATION, *self._observation(memory, call), inbox)] = index
+            header, tree = self._observation(memory, call)
+            if index in renewed:
+                header |= {"encode": True, "ttl_ms": self._ttl_ms}
+            asked[self.connection.request(OBSERVATION, header, tree, inbox)] = index
 
         try:
             for index in range(len(jobs)):
@@ -154,7 +170,12 @@ class RemoteAgent(Agent):
                     self.stale += 1
                     self.connection.tell(CANCEL, {"seq": exchange.seq})
                 elif message.kind == ERROR:
-                    raise as_error(message)
+                    if message.header.get("code") != "NO_CONTEXT" or index in renewed:
+                        raise as_error(message)
+                    log.info("the slow pass of a plan is gone on the server and made anew")
+                    self.renewed += 1
+                    renewed.add(index)
+                    ask(index)
                 elif message.kind == DROPPED:
                     self.stale += message.header.get("reason") == "late"
                 elif message.kind == FINAL:
@@ -173,6 +194,10 @@ class RemoteAgent(Agent):
 
     # --- what they are made of ---
 
+    @property
+    def _ttl_ms(self) -> int:
+        return round(1000 * self.ttl_s)
+
     def _observation(self, memory: RemoteMemory, call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
         header: dict[str, Any] = {
             "episode": memory.number,
@@ -183,9 +208,7 @@ class RemoteAgent(Agent):
         if self.max_age_s is not None:
             header["deadline_ms"] = round(1000 * self.max_age_s)
         if call.context is not None:
-            generation, header["context"] = call.context
-            if generation != memory.generation:
-                del header["context"]
+            header["context"] = call.context
         tree = {"observation": call.observation, "committed": _plain(call.committed)}
         if memory.steps:
             last = len(memory.steps) - 1
@@ -219,6 +242,7 @@ class RemoteAgent(Agent):
                 "POLICY_HUNG" if busy else "NO_ANSWER",
                 f"the server is there, but nothing came for {self.timeout_s:g} s"
                 + (f"; its agent has been at one step for {busy:.0f} ms" if busy else ""),
+                "ask again, or with a longer timeout_s",
             ) from None
 
     def _ask(self, memory: RemoteMemory, kind: bytes, header: dict[str, Any], tree: Any) -> None:
@@ -238,16 +262,17 @@ class RemoteAgent(Agent):
     def _remember(self, memory: RemoteMemory) -> None:
         """Begin the episode on the server that is there now."""
         tree = {"episode": describe_episode(memory.episode)}
-        while memory.generation != self.connection.generation:
-            self.connection.wait_ready(self.patience_s)
-            generation = self.connection.generation
-            self._recognise(generation)
-            exchange = self.connection.request(RESET, {"episode": memory.number}, tree)
-            _, message = self._next(exchange.inbox)
-            if message is not None and message.kind == ERROR:
-                raise as_error(message)
-            if message is not None:
-                memory.generation = generation
+        with memory.lock:
+            while memory.generation != self.connection.generation:
+                self.connection.wait_ready(self.patience_s)
+                generation = self.connection.generation
+                self._recognise(generation)
+                exchange = self.connection.request(RESET, {"episode": memory.number}, tree)
+                _, message = self._next(exchange.inbox)
+                if message is not None and message.kind == ERROR:
+                    raise as_error(message)
+                if message is not None:
+                    memory.generation = generation
 
     def _find_again(self, memory: RemoteMemory) -> None:
         """Wait for the server's return and begin the episode there anew. Raises ``ServerLost``."""
@@ -258,12 +283,13 @@ class RemoteAgent(Agent):
 
     def _recognise(self, generation: int) -> None:
         """Count a server that was lost and is back. Raises ``ServerLost`` where it serves something else now."""
-        if generation == self._generation:
-            return
-        if (now := _served(self.connection)) != self._served:
-            raise ServerLost(f"{self.connection.url} came back with another agent: {now[0]}, was {self._served[0]}")
-        self._generation = generation
-        self.reconnects += 1
+        with self._lock:
+            if generation == self._generation:
+                return
+            if (now := _served(self.connection)) != self._served:
+                raise ServerLost(f"{self.connection.url} came back with another agent: {now[0]}, was {self._served[0]}")
+            self._generation = generation
+            self.reconnects += 1
         log.warning("%s was lost and is back; its memory of episodes begins anew", self.connection.url)
 
 

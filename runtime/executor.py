@@ -2,7 +2,7 @@
 
 One timeline for every mode. An observation is taken at tick ``k``; the plan made from it takes effect when its
 actions arrive on the :mod:`clock <.clock>`; the next plan is triggered at tick ``k + horizon``, or earlier where
-the buffer would run dry before it arrives. A tick at which the robot had to hold uses up no action: the plan
+the buffer would run dry before it arrives, or where the slow pass of a multi-rate agent has brought a newer context. A tick at which the robot had to hold uses up no action: the plan
 goes on after it where it stood. Of a plan that is over when it arrives, the last action is run where the robot
 would hold otherwise, so that an agent of single actions acts under latency too.
 
@@ -219,7 +219,8 @@ class _Lane:
         self.pending.close()
         self._encoding: Errand[Context] = Errand(self.clock, 0.0)
         self._encoding.close()
-        self._next_encode = 0
+        self._next_encode = self._encoded_tick = self._context_tick = 0
+        self._fresh_context = False  # newer than what the last plan was made with
         self._asked = False
         self._arrived = False
         self._shift = 0
@@ -239,6 +240,7 @@ class _Lane:
         self._compute_s: list[float] = []
         self._late_s: list[float] = []
         self._ages: list[int] = []  # ticks from an action's observation to its execution
+        self._context_ages: list[int] = []  # ticks from a context's observation to a plan made with it
 
     # --- the four moments of a tick, in order: wake, wants_plan + ask, receive, step ---
 
@@ -282,6 +284,8 @@ class _Lane:
                 actions = self._members(part.actions)
                 if not self._arrived:
                     self._arrived = True
+                    if self.execution.mode == "sync":
+                        self.buffer.clear()
                     self._shift = self._sums["stalls"] - self._stalls_before
                     if not self.clock.waits_for_agent:
                         self.delay.observe(self.pending.ttfa_s or 0.0)
@@ -300,6 +304,8 @@ class _Lane:
         pending = self.pending
         if not pending.finished(self.tick * self.tick_s + 1e-9):
             return False
+        if self._fresh_context:
+            return True
         interval = self.execution.horizon or pending.replan_in
         if interval and self.tick >= pending.tick + self._shift + interval:
             return True
@@ -318,7 +324,8 @@ class _Lane:
         execution, need = self.execution, self.execution.horizon
         committed: list[Action] = []
         if execution.mode == "sync":
-            self.buffer.clear()
+            if not self.clock.waits_for_agent:  # else the world waits, so nothing can run in the meantime
+                self.buffer.clear()
         else:
             if execution.mode == "prefix":
                 # Under a latency beyond what the agent can continue, its plan takes effect later than it knows of.
@@ -331,6 +338,9 @@ class _Lane:
         self._asked, self._arrived, self._shift = True, False, 0
         self._stalls_before = self._sums["stalls"]
         self._plan_ticks.append(self.tick)
+        self._fresh_context = False
+        if self.agent.encode_every:
+            self._context_ages.append(self.tick - self._context_tick)
         return Call(self.observation, self.context, self.tick, prefix, need)
 
     def step(self) -> bool:
@@ -384,7 +394,7 @@ class _Lane:
         """The slow lane: start an encode when one is due and the lane is free, and take the newest finished."""
         self._take_context(now)
         if self.tick >= self._next_encode and self._encoding.finished(now + 1e-9):
-            self._encoding = Errand(self.clock, now)
+            self._encoding, self._encoded_tick = Errand(self.clock, now), self.tick
             self.clock.run("encode", partial(self._encode, self._encoding, self.observation))
             self._sums["encodes"] += 1
             self._next_encode = self.tick + self.agent.encode_every
@@ -392,7 +402,7 @@ class _Lane:
 
     def _take_context(self, now: float) -> None:
         for context in self._encoding.arrived(now + 1e-9):
-            self.context = context
+            self.context, self._context_tick, self._fresh_context = context, self._encoded_tick, True
 
     def _encode(self, errand: Errand[Context], observation: Observation) -> None:
         """The agent's slow work."""
@@ -454,6 +464,9 @@ class _Lane:
     def _settle(self) -> None:
         """Add the plan that was made last to the costs."""
         pending = self.pending
+        if not pending.evaluations and pending.first_actions_s is None:
+            self._plan_ticks.pop()  # the agent looked, and left the running plan as it is
+            return
         self._sums["encodes"] += pending.encodes
         self._sums["evaluations"] += pending.evaluations
         self._compute_s.append(pending.compute_s)
@@ -488,7 +501,9 @@ class _Lane:
             # later than half a tick, the nearest tick is another one: the loop has lost its place
             costs["late_ticks"] = float(sum(late > self.tick_s / 2 for late in self._late_s))
             costs["late_p99_ms"] = 1000.0 * float(np.quantile(self._late_s, 0.99))
-        if self._ages and not self.clock.waits_for_agent:
+        if self._context_ages:
+            costs["context_age_ms"] = 1000.0 * self.tick_s * float(np.mean(self._context_ages))
+        if self._ages:
             for name, quantile in (("age_p50_ms", 0.5), ("age_p95_ms", 0.95), ("age_max_ms", 1.0)):
                 costs[name] = 1000.0 * self.tick_s * float(np.quantile(self._ages, quantile))
         if reactions:

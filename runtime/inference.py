@@ -80,22 +80,25 @@ class Session:
     observed: Observation = None  # the newest observation, where the next transition begins
     contexts: dict[int, tuple[Context, float]] = field(default_factory=dict)  # by id, with the time each expires
 
+    def require_ready(self) -> None:
+        """Raise ``WireError`` (NO_EPISODE) where the agent was not reset for this episode, or refused it."""
+        if not self.ready:
+            raise WireError("NO_EPISODE", f"episode {self.number} has not begun")
+
     def context(self, number: int | None) -> Context:
         """A context that was encoded before. Raises ``WireError`` (NO_CONTEXT) for one that is gone."""
         if number is None:
             return None
         context, expires = self.contexts.get(number, (None, 0.0))
         if time.monotonic() > expires:
-            raise WireError(
-                "NO_CONTEXT", f"context {number} is unknown or has expired", "encode again, or ask for a longer ttl_ms"
-            )
+            raise WireError("NO_CONTEXT", f"context {number} is unknown or has expired")
         return context
 
     def keep(self, number: int, context: Context, ttl_s: float) -> None:
-        """Keep a context for so long, and the newest few only."""
-        self.contexts[number] = (context, time.monotonic() + ttl_s)
-        while len(self.contexts) > CONTEXTS_KEPT:
-            del self.contexts[min(self.contexts)]
+        """Keep a context for so long, and of those that have not expired only the few that were made last."""
+        now = time.monotonic()
+        others = [(n, known) for n, known in self.contexts.items() if n != number and known[1] >= now]
+        self.contexts = dict([*others, (number, (context, now + ttl_s))][-CONTEXTS_KEPT:])
 
 
 @dataclass(eq=False)
@@ -103,7 +106,8 @@ class Job:
     """One request to the agent. ``seq`` is the client's number for it.
 
     ``call`` is what to plan, or holds the observation to encode. ``context`` is the number of the context to make or
-    to use. ``steps`` are what happened since the last observation, for an agent that learns.
+    to use. A plan that is to ``encode_first`` makes its own context, and keeps it where it has a number. ``steps`` are
+    what happened since the last observation, for an agent that learns.
     """
 
     kind: Literal["reset", "plan", "encode"]
@@ -114,7 +118,7 @@ class Job:
     context: int | None = None
     ttl_s: float = 60.0
     deadline_s: float | None = None
-    encode_first: bool = False  # for clients that know no slow passes
+    encode_first: bool = False
     steps: list[Transition] = field(default_factory=list)
     received_ns: int = field(default_factory=time.monotonic_ns)
     started_ns: int = 0
@@ -210,6 +214,7 @@ class Inference:
         self._lanes = {"plan": _Lane(self, "plan")}
         self._lanes["reset"] = self._lanes["plan"]  # in one lane they keep their order
         self._lanes["encode"] = _Lane(self, "encode") if agent.encode_every else self._lanes["plan"]
+        self._encoding = threading.Lock()  # an agent is made for one slow pass beside its plans, not for two
 
     def submit(self, job: Job) -> None:
         """Let a job wait for its turn, in the place of an older one of its session that waits as well."""
@@ -258,8 +263,7 @@ class Inference:
                     job.session.ready = True
                     job.finish()
                 elif job.kind == "encode":
-                    context = self.agent.encode(job.session.memory, job.call.observation)
-                    job.session.keep(job.context or 0, context, job.ttl_s)
+                    self._encode(job)
                     job.finish()
         except BaseException as error:
             jobs[0].fail(error)
@@ -275,12 +279,12 @@ class Inference:
     def _learn(self, job: Job) -> bool:
         """What goes before the plan; false when that failed."""
         try:
-            if not job.session.ready:
-                raise WireError("NO_EPISODE", f"episode {job.session.number} has not begun", "reset it first")
+            job.session.require_ready()
             for step in job.steps:
                 self.agent.learn(job.session.memory, step)
             if job.encode_first and self.agent.encode_every:
-                context = self.agent.encode(job.session.memory, job.call.observation)
+                context = self._encode(job)
+                job.unsent = ActionPart(encodes=1)
             else:
                 context = job.session.context(job.context)
             if context is not None:
@@ -288,6 +292,16 @@ class Inference:
         except BaseException as error:
             job.fail(error)
         return not job.over
+
+    def _encode(self, job: Job) -> Context:
+        """The slow pass on the observation of a job, kept under the number that it gives."""
+        session = job.session
+        session.require_ready()
+        with self._encoding:
+            context = self.agent.encode(session.memory, job.call.observation)
+            if job.context is not None:
+                session.keep(job.context, context, job.ttl_s)
+        return context
 
     def _plan(self, jobs: Sequence[Job], moved: Any) -> None:
         """Read the plan part by part for as long as somebody wants it."""

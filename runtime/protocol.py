@@ -9,7 +9,7 @@ kind  from    header                                     meaning
 H     client  proto, client, token                       hello; answered W
 R     client  seq, episode, tree                         begin an episode; answered F or E
 O     client  seq, episode, tick, t_cap_ns, need, ...    an observation to plan from; answered A... then F, X or E
-K     client  seq, episode, context, ttl_ms, tree        a slow encode, kept as a context; answered F or E
+K     client  seq, episode, context, ttl_ms, tree        a slow encode, kept as a context; answered F, X or E
 C     client  seq                                        cancel; the request itself is answered X
 D     client                                             describe; answered S
 P     client  t0                                         ping; answered Q
@@ -25,6 +25,13 @@ Q     server  t0, t1, t2, worker_busy_ms                 pong
 
 Every R, O and K carries a ``seq`` of its own and is answered by exactly one of F, X and E with that ``seq``. Times
 ending in ``_ns`` are monotonic on the machine of whoever states them.
+
+Slow and fast calls of a multi-rate agent share the socket and overlap on the server: K makes a *context* under a
+number that the client chooses, and each O names the number that it wants to be planned with. A context lives for
+``ttl_ms`` (a minute by default), and the newest four of an episode are kept; an O whose context is gone is answered
+NO_CONTEXT. With ``encode: true`` an O lets the server encode its own observation before it plans, and keeps the result
+under its ``context`` for ``ttl_ms``; so does an O without ``context``, of which nothing is kept. Either is counted in
+``encodes``.
 """
 
 from __future__ import annotations
@@ -64,6 +71,25 @@ CODES = {
     "NO_ANSWER": "the server is there, but this request was not answered in time",
     "SHUTTING_DOWN": "the server is about to end",
 }
+
+ADVICE = {
+    "BAD_MAGIC": f"begin every message with the frame {MAGIC.decode()}",
+    "BAD_VERSION": "update the older of the two",
+    "BAD_HEADER": "send what the table of this protocol says",
+    "BAD_SCHEMA": "send members of the spaces that the reset of the episode described",
+    "TOO_LARGE": "send smaller pictures, or let the server take more",
+    "UNAUTHORIZED": "ask whoever runs the server for the token",
+    "NO_HELLO": "say hello first, and begin the episodes anew",
+    "NO_EPISODE": "reset it and wait for the answer",
+    "NO_CONTEXT": "ask again with encode: true, and for a longer ttl_ms if this happens often",
+    "UNKNOWN_TYPE": "send one of H, R, O, K, C, D, P and B",
+    "POLICY_FAILED": "the log of the server has the traceback; other requests are answered as before",
+    "POLICY_HUNG": "ask again later; if it lasts, whoever runs the server has to restart it",
+    "BUSY": "ask again later",
+    "NO_ANSWER": "ask again, or with a longer timeout",
+    "SHUTTING_DOWN": "connect again; another server may take its place",
+}
+"""What to do about each of the ``CODES``, for refusals that say nothing better."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
+
 import mujoco
 import numpy as np
 
@@ -27,8 +30,8 @@ class Wrist:
     ``force`` at a site of the body that the tool may touch, which stands still: the net force of all contacts there.
     ``window`` [10, 6] are the newest samples of the wrist at 200 Hz, newest last: force (N) and torque (N·m) that the
     arm exerts on the tool, in the sensor's frame, less what it is at rest. A tool that presses downwards with 5 N reads
-    -5 N along an upward z axis. ``peak_n`` is the largest contact force at any physics step since the last
-    :meth:`begin`, and ``touching_n`` the mean one of the last :meth:`advance`.
+    -5 N along an upward z axis. ``contact_n`` is the norm of the net contact force at each physics step of the last
+    :meth:`advance`, and ``peak_n`` the largest since the last :meth:`begin`.
 
     Raises ``ValueError`` for a model with other sensors or another timestep.
     """
@@ -44,7 +47,8 @@ class Wrist:
         self._tare = np.zeros(9)
         self._steps = 0
         self.window = np.zeros((WINDOW, 6))
-        self.peak_n = self.touching_n = 0.0
+        self.contact_n = np.zeros(0)
+        self.peak_n = 0.0
 
     def begin(self) -> None:
         """Take the present load for zero. The tool must hang free and at rest; a few steps of physics pass."""
@@ -53,7 +57,8 @@ class Wrist:
         self._tare[:] = self._log[:_TARE].mean(axis=0)
         self._steps = 0
         self.window[:] = 0.0
-        self.peak_n = self.touching_n = 0.0
+        self.contact_n = np.zeros(0)
+        self.peak_n = 0.0
 
     def advance(self, steps: int, limit_n: float = np.inf) -> bool:
         """Run the physics for so many steps, at most 64; true when a contact force beyond ``limit_n`` ended it.
@@ -65,14 +70,28 @@ class Wrist:
         contact_n = np.sqrt((felt[:, 6:] ** 2).sum(axis=1))
         over = np.flatnonzero(contact_n > limit_n)
         kept = int(over[0]) + 1 if len(over) else steps
-        self.peak_n = max(self.peak_n, float(contact_n[:kept].max()))
-        self.touching_n = float(contact_n[:kept].mean())
+        self.contact_n = contact_n[:kept]
+        self.peak_n = max(self.peak_n, float(self.contact_n.max()))
         fresh = felt[(-self._steps - 1) % _EVERY : kept : _EVERY, :6][-WINDOW:]
         self._steps += steps
         if len(fresh):
             self.window[: WINDOW - len(fresh)] = self.window[len(fresh) :]
             self.window[WINDOW - len(fresh) :] = fresh
         return len(over) > 0
+
+    def foresee(self, commands: np.ndarray, steps: Sequence[int]) -> np.ndarray:
+        """What the wrist would feel, mean per tick [n, 6], under ``commands`` [n, nu] held for so many ``steps`` each.
+
+        Worked out on a copy; nothing changes here.
+        """
+        twin = Wrist(self._model, copy(self._data))
+        twin._tare = self._tare
+        felt = np.empty((len(commands), 6))
+        for tick, (command, count) in enumerate(zip(commands, steps, strict=True)):
+            twin._data.ctrl[:] = command
+            twin._run(count)
+            felt[tick] = (twin._log[:count, :6] - twin._tare[:6]).mean(axis=0)
+        return felt
 
     def _run(self, steps: int) -> None:
         log, sensed, model, data = self._log, self._data.sensordata, self._model, self._data

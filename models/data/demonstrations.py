@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 FORMAT = "palaestra.demonstrations/1"
+TEXT_BYTES = 64  # of an instruction
 _BY_TICK = ("actions", "executed", "lagging")
 _BY_EPISODE = ("lengths", "seeds", "success", "disturbed")
 _LAG_STARTS = 0.1  # a tick, in an episode with lags
@@ -141,7 +142,7 @@ class Demonstrations:
 def flatten(observation: Any) -> dict[str, np.ndarray]:
     """The arrays of an observation by key: nested keys are joined by a slash, a bare array is named "observation".
 
-    Text and other things that are not arrays are left out.
+    Text becomes its bytes, uint8 [64]: UTF-8, cut or filled up with zeros. Other things are left out.
     """
     if isinstance(observation, np.ndarray | np.number):
         return {"observation": np.asarray(observation)}
@@ -151,6 +152,8 @@ def flatten(observation: Any) -> dict[str, np.ndarray]:
             found.update({f"{key}/{inner}": array for inner, array in flatten(value).items()})
         elif isinstance(value, np.ndarray | np.number):
             found[key] = np.asarray(value)
+        elif isinstance(value, str):
+            found[key] = np.frombuffer(value.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0"), np.uint8)
     return found
 
 

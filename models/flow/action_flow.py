@@ -75,7 +75,7 @@ class ActionFlow(nn.Module):
     def fit_normalization(self, observations: Observation, actions: Tensor) -> None:
         """Take the statistics of observations [n, ...] and actions [n, D]."""
         for key, normalizer in self.normalize.items():
-            normalizer.fit(self._features(key, observations[key]))  # type: ignore[operator]
+            normalizer.fit(self._features(key, observations[key]).flatten(0, -2))  # type: ignore[operator]
         self.normalize_action.fit(actions)
 
     @property

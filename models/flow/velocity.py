@@ -32,8 +32,8 @@ class Velocity(nn.Module):
         """Draw the weights; a new field is the best guess for actions of unit variance, so ``rest`` is zero."""
 
     @abstractmethod
-    def context(self, vector: Tensor, tokens: Tensor | None = None) -> Any:
-        """What all steps of a plan share, from an encoded observation: ``vector`` [B, W] and ``tokens`` [B, T, W]."""
+    def context(self, *args: Any, **kwargs: Any) -> Any:
+        """What all steps of a plan share, from what the backbone takes for an encoded observation."""
 
     @abstractmethod
     def rest(self, context: Any, x: Tensor, tau: Tensor, valid: Tensor | None) -> Tensor:

@@ -15,6 +15,7 @@ from ...agents.agent import ActionPart, Agent, Call, Transition
 from ..frame_codec import Buffer, WireError, read_msgpack
 from ..inference import Dropped, Final, Job, Session
 from ..protocol import (
+    ADVICE,
     BYE,
     CANCEL,
     DESCRIBE,
@@ -88,7 +89,6 @@ class Native:
             raise WireError(
                 "BAD_VERSION",
                 f"the client speaks version {str(proto)[:20]}, this server {VERSION}",
-                "update the older one",
             )
         token, given = self._server.token, message.header.get("token")
         if token is not None and not (
@@ -143,13 +143,16 @@ class Native:
         check_member(space, observation)
         self._check_committed(session, committed)
         deadline = message.header.get("deadline_ms")
+        context = None if message.header.get("context") is None else message.integer("context")
         job = Job(
             "plan",
             session,
             seq,
             self,
             call=Call(observation, None, message.integer("tick"), committed, message.integer("need", 0)),
-            context=None if message.header.get("context") is None else message.integer("context"),
+            context=context,
+            ttl_s=_ttl_s(message),
+            encode_first=context is None or message.header.get("encode") is True,
             deadline_s=message.integer("deadline_ms") / 1000.0 if deadline is not None else None,
             steps=self._steps(session, message, observation),
         )
@@ -158,14 +161,13 @@ class Native:
 
     def _encode(self, client: Client, message: Message) -> None:
         if not self._server.agent.encode_every:
-            raise WireError("UNKNOWN_TYPE", "this agent has no encode of its own; plan does everything")
+            raise WireError("UNKNOWN_TYPE", "this agent has no slow pass of its own", "send observations (O) only")
         seq, session = message.integer("seq"), self._session(client, message)
         observation = message["observation"]
         check_member(session.episode.observation_space, observation)
-        context, ttl_s = message.integer("context"), message.integer("ttl_ms", 60_000) / 1000.0
-        self._server.inference.submit(
-            Job("encode", session, seq, self, call=Call(observation), context=context, ttl_s=ttl_s)
-        )
+        context = message.integer("context")
+        job = Job("encode", session, seq, self, call=Call(observation), context=context, ttl_s=_ttl_s(message))
+        self._server.inference.submit(job)
 
     def _cancel(self, client: Client, message: Message) -> None:
         seq = message.integer("seq")
@@ -183,7 +185,7 @@ class Native:
         number = message.integer("episode")
         session = client.sessions.get(number)
         if session is None:
-            raise WireError("NO_EPISODE", f"episode {number} has not begun, or has ended", "reset it first")
+            raise WireError("NO_EPISODE", f"episode {number} has not begun, or has ended")
         return session
 
     def _check_committed(self, session: Session, committed: Any) -> None:
@@ -257,7 +259,8 @@ class Native:
             self._server.answer(job.session.client, lambda lost: pack(FINAL, {**header, "lost": lost}), key=_key(job))
 
     def _error(self, client: bytes, seq: int | None, error: WireError, key: Any = None) -> None:
-        header = {"seq": seq, "code": error.code, "message": error.message, "hint": error.hint}
+        hint = error.hint or ADVICE.get(error.code, "")
+        header = {"seq": seq, "code": error.code, "message": error.message, "hint": hint}
         self._send(client, ERROR, header, key=key)
 
     def _send(self, client: bytes, kind: bytes, header: dict[str, Any], tree: Any = None, key: Any = None) -> None:
@@ -276,6 +279,11 @@ def _described(agent: Agent) -> dict[str, Any]:
         "schedule": None if schedule is None else str(schedule)[:200],
         "max_delay": _integer(agent.max_delay),
     }
+
+
+def _ttl_s(message: Message) -> float:
+    """For how long a context that this message asks for is kept."""
+    return message.integer("ttl_ms", 60_000) / 1000.0
 
 
 def _integer(ticks: int | None) -> int | None:

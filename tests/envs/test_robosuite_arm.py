@@ -212,6 +212,52 @@ def test_the_wrench_at_rest_is_the_weight_of_the_hand(lift):
     np.testing.assert_allclose(force, [0, 0, weight], atol=0.05 * weight)
 
 
+@pytest.mark.parametrize("task", ["Wipe", "NutAssemblyRound"])
+def test_the_wrench_is_the_weight_less_what_the_world_pushes_back(task):
+    env = gymnasium.make(f"palaestra/robosuite.{task}-v0", horizon=60).unwrapped
+    first, _ = env.reset(seed=1)
+    assert first["wrench"].shape == (50, 6), "two control periods at 500 Hz"
+    assert [part.unit for part in env.interface.observation["wrench"]] == ["N", "N·m"]
+    model, data = env.model, env.data
+    site = model.site("gripper0_right_ft_frame")
+    hand = [model.site_bodyid[site.id].item()]
+    for body in range(hand[0] + 1, model.nbody):  # children come after their parents
+        if model.body_parentid[body] in hand:
+            hand.append(body)
+    weight = np.array([0, 0, 9.81 * model.body_mass[hand].sum()])
+
+    def seen(sample):
+        return data.site_xmat[site.id].reshape(3, 3) @ sample[:3]  # in the world's frame
+
+    np.testing.assert_allclose(seen(first["wrench"][0]), weight, atol=1e-5)  # before anything has moved
+
+    def pushed_back():
+        total, force = np.zeros(3), np.zeros(6)
+        for n, contact in enumerate(data.contact):
+            ours = [body in hand for body in (model.geom_bodyid[contact.geom1], model.geom_bodyid[contact.geom2])]
+            if ours[0] != ours[1]:
+                mujoco.mj_contactForce(model, data, n, force)
+                total += (1 if ours[1] else -1) * contact.frame.reshape(3, 3).T @ force[:3]
+        return total
+
+    action = np.zeros(env.action_space.shape, np.float32)
+    pressed, peak, window, over = 0, 0.0, first["wrench"], False
+    while not over:
+        action[2] = -0.3 if pressed else -0.8
+        observation, _, terminated, truncated, info = env.step(action)
+        over = terminated or truncated
+        np.testing.assert_array_equal(observation["wrench"][:25], window[25:])
+        window = observation["wrench"]
+        peak = max(peak, float(np.linalg.norm(window[25:, :3], axis=1).max()))
+        if (reaction := pushed_back())[2] > 2.0:
+            pressed += 1
+            if pressed > 2:  # what moves no more needs no force of its own
+                np.testing.assert_allclose(seen(window[-1]), weight - reaction, atol=0.02 * reaction[2])
+    assert pressed > 4 or task != "Wipe", "the table was reached"
+    assert info["metrics"]["peak_force_n"] == pytest.approx(peak, rel=1e-5)
+    env.close()
+
+
 def test_the_end_of_an_episode(lift):
     lift.reset(seed=0)
     expert, done, ticks = lift.expert(), False, 0

@@ -95,6 +95,27 @@ class TwoRates(Agent):
         yield ActionPart(len(call.committed), np.full((1, *memory.shape), value, memory.dtype), evaluations=1)
 
 
+class Cycles(Agent):
+    """Draws its noise once a slow cycle, which it knows by the identity of the context alone."""
+
+    encode_every = 4
+
+    def reset(self, episode):
+        return {"noise": np.random.default_rng(episode.seed), "space": episode.action_space, "context": None}
+
+    def encode(self, memory, observation):
+        return np.array(observation["environment_state"])
+
+    def plan(self, memory, call):
+        if call.context is not memory["context"]:
+            memory.update(context=call.context, draw=memory["noise"].normal())
+        value = np.sin(np.sum(call.context) + memory["draw"] + np.sum(call.observation["agent_pos"]))
+        yield ActionPart(evaluations=1)
+        space = memory["space"]
+        actions = np.full((2, *space.shape), value, space.dtype)
+        yield ActionPart(len(call.committed), actions, evaluations=1, extras={"draw": np.float64(memory["draw"])})
+
+
 class Faulty(Chunks):
     """Does what its episode's instruction says: raise, return nan, or hang."""
 
@@ -114,7 +135,9 @@ class Faulty(Chunks):
             yield part
 
 
-AGENTS: dict[str, Callable[..., Agent]] = {cls.__name__: cls for cls in (Chunks, Together, Learner, TwoRates, Faulty)}
+AGENTS: dict[str, Callable[..., Agent]] = {
+    cls.__name__: cls for cls in (Chunks, Together, Learner, TwoRates, Cycles, Faulty)
+}
 
 
 def world() -> tuple[spaces.Dict, spaces.Box]:

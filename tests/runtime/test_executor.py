@@ -251,8 +251,39 @@ def test_encode_runs_on_its_own_lane_and_plans_use_the_newest_finished_context()
     for call in agent.calls:
         assert call.context == 4 * ((call.tick - 3) // 4)
     assert outcome.costs["encodes"] == 6
+    assert outcome.costs["context_age_ms"] > 300.0
     run(agent := Slow(), world)
     assert [call.context for call in agent.calls] == [4 * (call.tick // 4) for call in agent.calls]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_new_context_is_followed_by_a_plan_and_an_empty_plan_leaves_the_running_one(mode):
+    class Polled(Slow):
+        """Looks every tick, and plans eight ticks only where the context is new or a tick asks for it."""
+
+        encode_every = 6
+
+        def reset(self, episode):
+            self.seen = None
+            return None
+
+        def plan(self, memory, call):
+            if call.context == self.seen and call.tick != 9:
+                yield ActionPart(replan_in=1)
+                return
+            self.seen = call.context
+            self.calls.append(call)
+            yield ActionPart(0, np.arange(8.0)[:, None], evaluations=1, replan_in=1)
+
+    agent, world = Polled(), World(ticks=18)
+    outcome = run(agent, world, mode=mode)
+    assert [call.tick for call in agent.calls] == [0, 6, 9, 12]
+    assert world.actions == [0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 4, 5]
+    assert (outcome.costs["plans"], outcome.costs["evaluations"]) == (4, 4)
+    seldom = Slow()  # its own plans would last for five ticks
+    seldom.plan = lambda memory, call: seldom.calls.append(call) or iter([ActionPart(0, np.zeros((5, 1)), 0, 1)])
+    run(seldom, World(ticks=12), mode=mode)
+    assert [call.tick for call in seldom.calls] == [0, 4, 8]
 
 
 def test_lanes_give_what_single_episodes_give():

@@ -84,7 +84,7 @@ def serve():
 # --- the same agent ---
 
 
-@pytest.mark.parametrize("name", ["Chunks", "Together", "Learner", "TwoRates"])
+@pytest.mark.parametrize("name", ["Chunks", "Together", "Learner", "TwoRates", "Cycles"])
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_episodes_through_the_socket_are_bitwise_those_in_process(serve, name, lanes):
     world = "palaestra/BallIntercept-v0"
@@ -160,6 +160,159 @@ def test_episodes_of_many_clients_do_not_mix(serve):
         thread.join(20)
     assert all(same_plan(a, b) for seed in expected for a, b in zip(expected[seed], results[seed], strict=True))
     assert max(server.agent.met, default=1) > 1, "some plans were made together"
+
+
+# --- slow and fast calls ---
+
+
+def draw_of(parts):
+    return float(parts[-1].extras["draw"])
+
+
+def test_slow_and_fast_calls_overlap_on_one_socket(serve):
+    begun, planned = threading.Event(), threading.Event()
+
+    class Patient(agents.Cycles):
+        waits = False
+
+        def encode(self, memory, observation):
+            if self.waits:
+                begun.set()
+                assert planned.wait(10), "no plan was made during the slow pass"
+            return super().encode(memory, observation)
+
+    agent = Patient()
+    remote = serve.connect(serve(agent))
+    memory = remote.reset(episode())
+    first = remote.encode(memory, observe(0))
+    draw = draw_of(plan(remote, memory, 0, context=first))
+    agent.waits, contexts = True, []
+    slow = threading.Thread(target=lambda: contexts.append(remote.encode(memory, observe(1))))
+    slow.start()
+    assert begun.wait(10)
+    assert [draw_of(plan(remote, memory, seed, context=first)) for seed in range(3)] == [draw] * 3
+    assert not contexts
+    planned.set()
+    slow.join(10)
+    assert draw_of(plan(remote, memory, 1, context=contexts[0])) != draw, "a new cycle is noticed"
+
+
+def test_a_context_that_is_gone_is_said_to_be_and_made_anew_on_request(serve):
+    client = Raw(serve(agents.Cycles()).bind).begin()
+
+    def slow(seq, **header):
+        client.say(b"K", {"seq": seq, "episode": 1, **header}, {"observation": observe(seq)})
+        return client.until(b"F", b"E")[-1]
+
+    def fast(seq, **header):
+        client.observe(seq, **header)
+        *parts, last = client.until(b"F", b"E")
+        return last.header.get("code") or sum(message.header["encodes"] for message in [*parts, last])
+
+    assert slow(1, context=7, ttl_ms=60_000).kind == b"F"
+    assert fast(2, context=7) == 0
+    assert fast(3) == 1, "without a context the server encodes first"
+    assert slow(4, context=8, ttl_ms=1).kind == b"F"
+    time.sleep(0.01)
+    client.observe(5, context=8)
+    refused = client.until(b"E")[-1].header
+    assert refused["code"] == "NO_CONTEXT" and "encode: true" in refused["hint"]
+    assert fast(6, context=8, encode=True, ttl_ms=60_000) == 1
+    assert fast(7, context=8) == fast(8, context=7) == 0
+    for number in range(9, 12):
+        assert slow(number, context=number).kind == b"F"
+    assert fast(12, context=7) == "NO_CONTEXT", "four are kept"
+    assert fast(13, context=7, encode=True) == 1 and fast(14, context=7) == 0, "made last, it is not the first to go"
+    assert fast(15, context=8) == "NO_CONTEXT"
+    assert slow(16, context=16, ttl_ms="long").header["code"] == "BAD_HEADER"
+
+
+def test_a_remote_agent_whose_context_is_gone_goes_on_with_another(serve):
+    server = serve(agents.Cycles())
+    remote = serve.connect(server, ttl_s=7.0)
+    memory = remote.reset(episode())
+    context = remote.encode(memory, observe(0))
+    (session,) = next(iter(server.clients.values())).sessions.values()
+    (expires,) = (expires for _, expires in session.contexts.values())
+    assert 0 < expires - time.monotonic() <= 7.0
+
+    def encodes(seed):
+        parts = plan(remote, memory, seed, context=context)
+        assert sum(len(part.actions) for part in parts) == 2
+        return sum(part.encodes for part in parts)
+
+    assert encodes(0) == 0
+    session.contexts.clear()
+    assert encodes(1) == 1 and remote.renewed == 1
+    assert encodes(2) == 0, "what was made anew is kept under the same number"
+    server.close()
+    serve(agents.Cycles(), bind=server.bind)
+    assert encodes(3) == 1 and remote.renewed == 2 and remote.reconnects == 1
+    assert encodes(4) == 0
+    for ttl_s in (0.0, 1e9, float("nan")):
+        with pytest.raises(ValueError, match="ttl_s="):
+            RemoteAgent(server.bind, ttl_s=ttl_s)
+
+
+def test_an_episode_survives_contexts_that_expire_and_a_server_that_restarts(serve):
+    servers = [serve(agents.Cycles())]
+
+    def strike():
+        servers[0].close()
+        servers.append(serve(agents.Cycles(), bind=servers[0].bind))
+
+    class World(gymnasium.Env):
+        observation_space, action_space = agents.world()
+
+        def reset(self, *, seed=None, options=None):
+            self.tick = 0
+            return observe(0), {}
+
+        def step(self, action):
+            self.tick += 1
+            if self.tick == 6:
+                strike()
+            if self.tick > 10:
+                time.sleep(0.03)  # longer than a context lives
+            return observe(self.tick), 0.0, self.tick == 16, False, {}
+
+    remote = serve.connect(servers[0], ttl_s=0.02)
+    (outcome,) = Executor(remote, execution=Execution(horizon=1)).run([(World(), episode())])
+    assert not outcome.failed and outcome.ticks == 16, outcome.reason
+    assert remote.reconnects == 1 and remote.renewed >= 4
+    assert outcome.costs["encodes"] == 4 + remote.renewed
+
+
+def test_slow_and_fast_calls_that_find_the_server_back_begin_the_episode_once(serve):
+    resets = []
+
+    class Counting(agents.Cycles):
+        def reset(self, episode):
+            resets.append(episode.seed)
+            time.sleep(0.05)
+            return super().reset(episode)
+
+    server = serve(Counting())
+    remote = serve.connect(server)
+    memory = remote.reset(episode())
+    context = remote.encode(memory, observe(0))
+    server.close()
+    serve(Counting(), bind=server.bind)
+    together, results = threading.Barrier(2), []
+
+    def call(work):
+        together.wait()
+        results.append(work())
+
+    threads = [
+        threading.Thread(target=call, args=(work,))
+        for work in (lambda: remote.encode(memory, observe(1)), lambda: plan(remote, memory, 1, context=context))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(results) == 2 and resets == [0, 0] and remote.reconnects == 1
 
 
 # --- overload, cancel, pre-empt ---
@@ -774,7 +927,7 @@ def test_every_code_that_is_raised_is_listed():
 
     source = "".join(path.read_text() for path in Path(protocol.__file__).parent.rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([A-Z_]+)"', source))
-    assert raised <= set(protocol.CODES)
+    assert raised <= set(protocol.CODES) == set(protocol.ADVICE)
 
 
 def test_the_command_serves_until_it_is_stopped(tmp_path):
