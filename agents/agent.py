@@ -68,7 +68,8 @@ class ActionPart:
     robot had to hold do not count); an array [k, D] for a Box, a list of members otherwise, and empty when
     nothing became final. ``encodes`` and ``evaluations``
     count the network work since the last part. ``replan_in`` (ticks from the observation) says when the
-    agent wants to look again; a plan without evaluations and actions leaves the running one as it is. ``extras`` are small arrays: ``log_prob``, ``p_success``, ``cache_bytes``.
+    agent wants to look again; a plan without evaluations and actions leaves the running one as it is. ``extras`` are
+    small arrays: ``log_prob``, ``p_success``, ``cache_bytes``.
     """
 
     start: int = 0

@@ -24,8 +24,10 @@ from ..models.checkpoint import Checkpoint
 from ..models.data.demonstrations import flatten
 from ..models.flow.config import FlowConfig
 from ..models.flow.guidance import Guidance, chunking_weights
+from ..models.flow.imitation import Trainer
 from ..models.flow.policy import FlowPolicy
 from ..models.flow.schedules import ConstantSchedule, Schedule, make_schedule
+from ..models.flow.train import TRAINER
 from .agent import ActionPart, Call, Episode
 from .network import NetworkAgent, check_action_space, check_observation_space
 
@@ -52,6 +54,7 @@ class Flow(NetworkAgent):
     """
 
     name: ClassVar[str] = "flow"
+    trainer: ClassVar[Trainer] = TRAINER
     max_delay: int
 
     def __init__(

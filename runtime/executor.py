@@ -2,9 +2,10 @@
 
 One timeline for every mode. An observation is taken at tick ``k``; the plan made from it takes effect when its
 actions arrive on the :mod:`clock <.clock>`; the next plan is triggered at tick ``k + horizon``, or earlier where
-the buffer would run dry before it arrives, or where the slow pass of a multi-rate agent has brought a newer context. A tick at which the robot had to hold uses up no action: the plan
-goes on after it where it stood. Of a plan that is over when it arrives, the last action is run where the robot
-would hold otherwise, so that an agent of single actions acts under latency too.
+the buffer would run dry before it arrives, or where the slow pass of a multi-rate agent has brought a newer context.
+A tick at which the robot had to hold uses up no action: the plan goes on after it where it stood. Of a plan that is
+over when it arrives, the last action is run where the robot would hold otherwise, so that an agent of single actions
+acts under latency too.
 
 =========  ===================================================================================
 mode       what runs while the agent thinks

@@ -23,6 +23,7 @@ from ..agents.network import NetworkAgent
 from ..envs.wrappers import PERTURBATIONS
 from ..models.backend import Backend
 from ..models.checkpoint import shipped
+from ..models.flow.imitation import Trainer
 from ..models.spec import Spec, nearest, parse_spec, split_outside_quotes
 
 AGENTS: dict[str, str] = {
@@ -30,6 +31,7 @@ AGENTS: dict[str, str] = {
     "zero": "palaestra.agents.scripted:Zero",
     "hold": "palaestra.agents.scripted:Hold",
     "expert": "palaestra.agents.scripted:Expert",
+    "admittance": "palaestra.agents.admittance:Admittance",
     "flow": "palaestra.agents.flow:Flow",
     "remote": "palaestra.runtime.client:RemoteAgent",
 }
@@ -67,6 +69,15 @@ def agent_class(name: str) -> type[Agent]:
     if not (isinstance(found, type) and issubclass(found, Agent)):
         raise ValueError(f"agent {name!r} is {found!r}, which does not derive from palaestra.Agent")
     return found
+
+
+def trainer_of(name: str) -> Trainer:
+    """How an agent is trained. Raises ``ValueError`` naming those that can be for one that cannot."""
+    trainer = getattr(agent_class(name), "trainer", None)
+    if trainer is None:
+        can = [known for known in agent_names() if getattr(agent_class(known), "trainer", None)]
+        raise ValueError(f"agent {name!r} is not trained from demonstrations; these are: {', '.join(can)}")
+    return trainer
 
 
 def make_agent(text: str, env_id: str, backend: Backend | None = None) -> Agent:

@@ -101,6 +101,6 @@ class Wrist:
 
 
 def substeps(tick: int, control_hz: float) -> int:
-    """How many physics steps the control tick ``tick`` lasts: 33, 33, 34, ... at 30 Hz, so that both rates are exact."""
+    """How many physics steps the control tick ``tick`` lasts: 33, 34, 33, ... at 30 Hz, so both rates are exact."""
     per_tick = 1 / (control_hz * STEP_S)
     return round((tick + 1) * per_tick) - round(tick * per_tick)

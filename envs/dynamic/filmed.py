@@ -57,7 +57,7 @@ class Filmed(gymnasium.Env[dict[str, Any], np.ndarray]):
             self.interface = replace(self.interface, observation={**self.interface.observation, **image})
         self.observation_space = spaces.Dict(keys)
 
-    def _seen(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _seen(self, observation: dict[str, Any]) -> dict[str, Any]:
         """The observation with its image."""
         if self._pixels:
             observation["pixels"] = self._image("eye", self._pixels, self._pixels)

@@ -88,6 +88,11 @@ class FlowConfig:
             raise ValueError(f"normalization states no kind for {missing}; give one of mean_std, min_max, quantile")
 
     @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """Every observation key that is read, with the shape of its array."""
+        return {**self.state, **self.pictures}
+
+    @property
     def features(self) -> dict[str, int]:
         """Key of ``state`` to how many numbers the network sees of it."""
         return {key: prod(shape) + 2 * len(self.quaternions.get(key, ())) for key, shape in self.state.items()}

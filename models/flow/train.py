@@ -1,93 +1,28 @@
-"""Training a flow policy from an environment's expert: collect, fit, keep. ``palaestra train flow ENV`` does it.
-
-The same recipe on the same kind of machine, with the same library versions and one thread, gives the same weights to
-the last bit.
-"""
+"""How flow policies are trained: the recipes of the shipped checkpoints. ``palaestra train flow ENV`` does it."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from ..backend import Backend, BackendError
-from ..checkpoint import CheckpointError, load, save
-from ..data.demonstrations import DemonstrationError, Demonstrations, collect
-from ..normalization import Kind
-from ..optim.adamw import AdamW
-from ..spec import parse_spec
-from ..training import Average, CosineSchedule, steps
+from ..data.demonstrations import Demonstrations
 from .config import FlowConfig
+from .imitation import Recipe, Trainer, fit
 from .policy import FlowPolicy
-from .schedules import make_schedule
-
-EXPERT_SUCCESS = 0.9
-"""What the expert must reach undisturbed; below it, demonstrations would teach failure."""
-
-_OF_THE_NETWORK = (
-    *("horizon", "max_delay", "backbone", "width", "depth", "heads"),
-    *("mix", "times", "alpha", "mask_finished"),
-)
-_FIRST_SEED = 10_000_000  # far from the seeds that anyone evaluates on
-_SEEDS_APART = 1_000_000  # two recipe seeds share no demonstration
-_SAMPLES = 64  # demonstrated chunks kept in the checkpoint, for methods that calibrate
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to train; ``seed`` decides everything that chance decides.
+class FlowRecipe(Recipe):
+    """How to train a flow policy; ``backbone`` is that of :class:`FlowConfig`."""
 
-    ``demonstrations`` episodes are collected, disturbed by ``noise`` and, if ``lags``, by lags of up to ``max_delay``
-    ticks (see ``collect``); without lags, prefixes are the expert's own next actions. ``steps`` batches of
-    ``batch`` windows fitted; ``decay`` is that of the moving average of the weights, which is what is kept.
-    ``horizon``, ``max_delay``, ``backbone``, ``width``, ``depth``, ``heads``, ``mix``, ``times``, ``alpha`` and
-    ``mask_finished`` are those of :class:`FlowConfig`. ``execute``, ``sampling_steps`` and ``schedule`` (``"constant"``
-    or ``"has"``) go on the card as the agent's defaults. ``state`` names the observation keys that the policy
-    reads (empty: every vector of floats but ``wrench``); pictures are read where the environment sends them.
-    ``normalization`` overrides the kind for a key (default: mean and standard deviation).
-    """
-
-    demonstrations: int = 1000
-    steps: int = 4000
-    batch: int = 128
-    seed: int = 0
-    noise: float = 0.15
-    lags: bool = True
-    horizon: int = 16
-    max_delay: int = 8
-    execute: int = 4
-    sampling_steps: int = 5
-    schedule: str = "constant"
-    mix: float = 0.0
-    times: str = "has"
-    alpha: float = 0.6
-    mask_finished: bool = True
     backbone: str = "transformer"
-    width: int = 64
-    depth: int = 3
-    heads: int = 4
-    decay: float = 0.998
-    state: tuple[str, ...] = ()
-    normalization: Mapping[str, Kind] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for argument in ("demonstrations", "steps", "batch", "sampling_steps", "execute"):
-            if getattr(self, argument) < 1:
-                raise ValueError(f"{argument}={getattr(self, argument)}, expected at least 1")
-        if self.execute > self.horizon:
-            raise ValueError(f"execute={self.execute}, expected at most horizon={self.horizon}")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}, expected at least 0")
-        make_schedule(self.schedule, self.horizon, self.sampling_steps, self.alpha)  # which checks them
 
 
-_FAST = Recipe(
+_FAST = FlowRecipe(
     demonstrations=2000,
     steps=4000,
     batch=256,
@@ -103,7 +38,7 @@ _FAST = Recipe(
 _CONSTANT: dict[str, Any] = {"schedule": "constant", "mix": 0.0}
 _TRANSFORMER: dict[str, Any] = {"backbone": "transformer", "width": 64, "batch": 128}
 
-RECIPES: dict[str, dict[str, Recipe]] = {
+_RECIPES = {
     "palaestra/BallIntercept-v0": {
         "": _FAST,
         "constant": replace(_FAST, **_CONSTANT),
@@ -115,224 +50,28 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "": replace(_FAST, demonstrations=1000),
         "constant": replace(_FAST, demonstrations=1000, **_CONSTANT),
     },
-    "palaestra/robosuite.Lift-v0": {"": Recipe(demonstrations=1000)},
-    "palaestra/robosuite.Door-v0": {"": Recipe(demonstrations=500, steps=2500)},
+    "palaestra/robosuite.Lift-v0": {"": FlowRecipe(demonstrations=1000)},
+    "palaestra/robosuite.Door-v0": {"": FlowRecipe(demonstrations=500, steps=2500)},
 }
-"""Environment id and variant to the recipe of the checkpoint that ships for it."""
 
 
-def recipe_for(env_id: str, variant: str = "") -> Recipe:
-    """The recipe of the shipped checkpoint for an environment (options are ignored), else the default one.
-
-    Raises ``ValueError`` naming the variants that there are for an unknown one.
-    """
-    variants = RECIPES.get(parse_spec(env_id.split("+")[0]).name.rpartition(":")[2], {"": Recipe()})
-    if variant not in variants:
-        named = [name for name in variants if name]
-        raise ValueError(f"variant={variant!r} is not known for {env_id}; it has {', '.join(named) or 'none'}")
-    return variants[variant]
+def _read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> FlowPolicy:
+    return FlowPolicy.from_tensors(FlowConfig.from_json(config), tensors)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where training is: ``phase`` ("demonstrations" or "training"), ``done`` of ``total``, smoothed ``losses``."""
-
-    phase: str
-    done: int
-    total: int
-    losses: Mapping[str, float] = field(default_factory=dict)
-
-
-def train(
-    env: Any,
-    recipe: Recipe,
-    out: Path,
-    *,
-    backend: Backend | None = None,
-    start: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    card: Mapping[str, Any] | None = None,
-) -> Path:
-    """Collect demonstrations of ``env``'s expert, fit a policy, write the checkpoint ``out``; returns its path.
-
-    ``env`` is a Gymnasium environment with ``env.unwrapped.expert()``. An interrupted collection goes on where it
-    stopped, from a file beside ``out`` that is removed at the end. ``backend`` chooses the optimizer (default:
-    ``adamw``) and, with ``start``, adapters: the network of that checkpoint is then fine-tuned, the adapter kept in a
-    folder beside ``out``, and merged into the checkpoint. ``card`` is added to the checkpoint's card.
-
-    Raises ``DemonstrationError`` when the environment has no expert, or one that succeeds in less than 0.9 of the
-    undisturbed episodes; ``BackendError`` for running methods that cannot be trained; ``CheckpointError`` for a bad
-    ``start``; ``NonFiniteLoss`` when training diverges.
-    """
-    backend = backend or Backend()
-    _check_backend(backend, start)
-    tell = progress or (lambda _: None)
-    began = time.perf_counter()
-    demonstrations, kept_at = _demonstrate(env, recipe, out, tell)
-    collected = time.perf_counter()
-    good = demonstrations.select(demonstrations.success)
-
-    seeds = np.random.SeedSequence(recipe.seed).generate_state(3)
-    policy = _begin(env, good, recipe, start, torch.Generator().manual_seed(int(seeds[0])))
-    horizon = policy.config.horizon
-    policy = backend.apply(policy)  # type: ignore[assignment]
-    optimizer = backend.optimizer(policy) or AdamW().build(policy)
-    average = Average(policy, recipe.decay)
-    batches = good.batches(horizon, recipe.batch, np.random.default_rng(int(seeds[1])))
-    schedule = CosineSchedule(recipe.steps, warmup=min(200, recipe.steps // 10))
-    smooth: dict[str, float] = {}
-    policy.train()
-    for step in steps(policy, batches, optimizer, schedule, torch.Generator().manual_seed(int(seeds[2]))):
-        average.update(policy)
-        smooth = {name: 0.98 * smooth.get(name, loss) + 0.02 * loss for name, loss in step.losses.items()}
-        tell(Progress("training", step.index + 1, recipe.steps, smooth))
-    average.copy_to(policy)
-    for method in backend.adapter:
-        policy = method.finish(policy, out.with_name(f"{out.name}.{method.name}"))
-    trained = time.perf_counter()
-
-    samples = next(good.batches(horizon, _SAMPLES, np.random.default_rng(recipe.seed)))
-    tensors = {f"policy.{name}": tensor for name, tensor in policy.state_dict().items()}
-    seen = samples.pop("observation")
-    inputs = (*policy.config.state, *policy.config.pictures)
-    tensors |= {f"samples.observation.{key}": seen[key] for key in inputs}
-    tensors |= {f"samples.{name}": values for name, values in samples.items()}
-    weights = save(
-        out,
-        policy.config.to_json(),
-        tensors,
-        {
-            "agent": "flow",
-            "env": _world(env),
-            "interface": _interface(env, policy.config, int(good.lengths.max())),
-            "sampling": {
-                "steps": recipe.sampling_steps,
-                "execute": recipe.execute,
-                "schedule": recipe.schedule,
-                "alpha": policy.config.alpha,
-            },
-            "recipe": asdict(recipe),
-            "backend": str(backend),
-            "start": str(start) if start else None,
-            "demonstrations": {
-                "episodes": len(demonstrations),
-                "used": len(good),
-                "ticks": int(good.lengths.sum()),
-                "expert_success": demonstrations.undisturbed_success,
-                "disturbed_success": float(demonstrations.success[demonstrations.disturbed].mean()),
-                "seconds": round(collected - began, 1),
-            },
-            "training": {
-                "seconds": round(trained - collected, 1),
-                "parameters": sum(p.numel() for p in policy.parameters()),
-                "losses": {name: round(loss, 5) for name, loss in smooth.items()},
-            },
-            "versions": {name: _version(name) for name in ("palaestra", "torch", "numpy", "mujoco", "robosuite")},
-            **(card or {}),
-        },
-    )
-    kept_at.unlink(missing_ok=True)
-    return weights
-
-
-def _check_backend(backend: Backend, start: Path | None) -> None:
-    for slot in ("quant", "cache", "decode", "fleet"):
-        if getattr(backend, slot):
-            raise BackendError(f"{slot} in backend={str(backend)!r} does not train a flow policy; leave it out here")
-    for method in backend.adapter:
-        if start is None:
-            raise BackendError(f"adapter={method.name} adapts a trained network; state the checkpoint to start from")
-        if not hasattr(method, "finish"):
-            raise BackendError(f"adapter={method.name} cannot be trained here: it has no method finish()")
-
-
-def _demonstrate(env: Any, recipe: Recipe, out: Path, tell: Callable[[Progress], None]) -> tuple[Demonstrations, Path]:
-    first = _FIRST_SEED + _SEEDS_APART * recipe.seed
-    path = out.with_name(f"{out.name}.demonstrations")
-    demonstrations = collect(
-        env,
-        range(first, first + recipe.demonstrations),
-        noise=recipe.noise,
-        lag=recipe.max_delay if recipe.lags else 0,
-        path=path,
-        progress=lambda done, total: tell(Progress("demonstrations", done, total)),
-    )
-    rate = demonstrations.undisturbed_success
-    if np.isnan(rate):  # too few episodes for an undisturbed one
-        rate = float(demonstrations.success.mean())
-    if rate < EXPERT_SUCCESS:
-        raise DemonstrationError(
-            f"the expert of {_world(env)} succeeds in {rate:.0%} of its undisturbed episodes, and training needs "
-            f"{EXPERT_SUCCESS:.0%}; mend the expert or the environment's options"
-        )
-    return demonstrations, path
-
-
-def _begin(
-    env: Any, good: Demonstrations, recipe: Recipe, start: Path | None, generator: torch.Generator
-) -> FlowPolicy:
-    """The network to train: that of ``start``, or a new one that fits the demonstrations."""
-    shapes = {key: values.shape[1:] for key, values in good.observations.items()}
-    if start is not None:
-        loaded = load(start)
-        if loaded.card.get("agent") != "flow":
-            raise CheckpointError(start, f"is of the agent {loaded.card.get('agent')!r}, expected 'flow'")
-        weights = {n.removeprefix("policy."): t for n, t in loaded.tensors.items() if n.startswith("policy.")}
-        policy = FlowPolicy.from_tensors(FlowConfig.from_json(loaded.config), weights)
-        for key, shape in (policy.config.state | policy.config.pictures).items():  # type: ignore[operator]
-            if shapes.get(key) != shape:
-                raise CheckpointError(
-                    start, f"reads {key!r} of shape {shape}, the demonstrations hold {shapes.get(key)}"
-                )
-        return policy
-    floats = {key for key, values in good.observations.items() if values.dtype.kind == "f"}
-    state = recipe.state or tuple(key for key in shapes if key in floats and key != "wrench")
-    if missing := [key for key in state if key not in floats]:
-        raise DemonstrationError(
-            f"state={recipe.state}: the environment sends no floats {missing}, it has {sorted(floats)}"
-        )
-    pictures = {k: s for k, s in shapes.items() if len(s) == 3 and good.observations[k].dtype == np.uint8}
-    config = FlowConfig(
-        action_size=good.actions.shape[1],
-        state={key: shapes[key] for key in state},
-        pictures=pictures,
-        quaternions={key: places for key in state if (places := _quaternions(env, key))},
-        normalization={key: recipe.normalization.get(key, "mean_std") for key in (*state, "action")},
-        first_hit=1 - 1 / recipe.sampling_steps,
-        **{name: getattr(recipe, name) for name in _OF_THE_NETWORK},
-    )
+def _make(env: Any, good: Demonstrations, recipe: FlowRecipe, generator: torch.Generator) -> FlowPolicy:
+    config = FlowConfig(**fit(env, good, recipe), backbone=recipe.backbone)  # type: ignore[arg-type]  # which checks it
     policy = FlowPolicy(config, generator)
-    policy.fit_normalization({k: torch.from_numpy(good.observations[k]) for k in state}, torch.from_numpy(good.actions))
+    seen = {key: torch.from_numpy(good.observations[key]) for key in config.state}
+    policy.fit_normalization(seen, torch.from_numpy(good.actions))
     return policy
 
 
-def _quaternions(env: Any, key: str) -> tuple[tuple[int, str], ...]:
-    """Where the environment's card says that quaternions stand in an observation key: (start, order)."""
-    interface = getattr(env.unwrapped, "interface", None)
-    places, start = [], 0
-    for component in interface.observation.get(key, ()) if interface else ():
-        if component.rotation in ("quat_xyzw", "quat_wxyz"):
-            places.append((start, component.rotation.removeprefix("quat_")))
-        start += component.size
-    return tuple(places)
-
-
-def _interface(env: Any, config: FlowConfig, ticks: int) -> dict[str, Any] | None:
-    """The environment's card as this policy needs it: its own inputs, the demonstrations' length, its chunk."""
-    interface = getattr(env.unwrapped, "interface", None)
-    if interface is None:
-        return None
-    read = {key.partition("/")[0] for key in (*config.state, *config.pictures)}
-    observation = {key: components for key, components in interface.observation.items() if key in read}
-    return replace(interface, observation=observation, episode_ticks=ticks, chunk=config.horizon).to_json()
-
-
-def _world(env: Any) -> str:
-    return env.spec.id if env.spec else type(env.unwrapped).__name__
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+TRAINER = Trainer(
+    "flow",
+    FlowRecipe(),
+    _RECIPES,
+    _read,
+    _make,
+    lambda good, policy, size, generator: good.batches(policy.config.horizon, size, generator),
+)

@@ -15,7 +15,7 @@ from .lists import app as lists
 from .run import run
 from .serve import serve
 from .study import app as study
-from .train import app as train
+from .train import train
 
 app = typer.Typer(
     name="palaestra",
@@ -27,7 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
-app.add_typer(train, name="train")
+app.command()(train)
 app.add_typer(lists, name="list")
 app.command()(serve)
 app.command()(drive)

@@ -16,16 +16,9 @@ import typer
 
 from .console import err, out, progress_bar, quiet
 
-app = typer.Typer(help="Train an agent from an environment's expert.", no_args_is_help=True)
 
-
-@app.callback()
-def _root() -> None:
-    """Train an agent from an environment's expert."""
-
-
-@app.command()
-def flow(
+def train(
+    agent: Annotated[str, typer.Argument(help="Agent that can be trained: flow, favla.")],
     env: Annotated[str, typer.Argument(help="Environment with an expert, with options: ID:pixels=32.")],
     variant: Annotated[str, typer.Option(help="A variant of the shipped recipe, such as constant.")] = "",
     demonstrations: Annotated[int | None, typer.Option(help="Episodes to collect.", min=1)] = None,
@@ -39,7 +32,7 @@ def flow(
     evaluate: Annotated[int, typer.Option(help="Episodes to measure the result on; 0: do not.", min=0)] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
-    """Train a flow-matching policy: collect demonstrations, fit, evaluate, write weights and card.
+    """Train an agent from an environment's expert: collect demonstrations, fit, evaluate, write weights and card.
 
     The options that made the shipped checkpoint of ENV are the defaults, so the same command makes it again.
 
@@ -55,29 +48,34 @@ def flow(
 
         from ...models.backend import Backend
         from ...models.checkpoint import amend, name_for
-        from ...models.flow.train import Progress, recipe_for, train
-        from ..registry import make_env
+        from ...models.flow.imitation import Progress
+        from ..registry import make_env, trainer_of
 
         torch.set_num_threads(1)  # the same bits on every machine size; the networks are small
         changes: dict[str, Any] = {"demonstrations": demonstrations, "steps": steps}
-        recipe = replace(recipe_for(env, variant), seed=seed, **{k: v for k, v in changes.items() if v is not None})
+        trainer = trainer_of(agent)
+        given = {name: value for name, value in changes.items() if value is not None}
+        recipe = replace(
+            trainer.recipe_for(env, variant), seed=seed, **{k: v for k, v in changes.items() if v is not None}
+        )
         method = Backend.parse(backend)
         world = make_env(env)
     target = (folder or user_data_path("palaestra") / "checkpoints") / name_for(
-        f"flow-{variant}" if variant else "flow", env
+        f"{agent}-{variant}" if variant else agent, env
     )
     began = time.perf_counter()
-    with progress_bar(f"flow for {env}") as bar, quiet():
+    with progress_bar(f"{agent} for {env}") as bar, quiet():
 
         def show(progress: Progress) -> None:
             losses = " ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
             bar(progress.done, f"{progress.phase} {losses}", progress.total)
 
         command = _command(sys.argv[1:])
-        weights = train(world, recipe, target, backend=method, start=start, progress=show, card={"command": command})
+        made = {"command": command}
+        weights = trainer.train(world, recipe, target, backend=method, start=start, progress=show, card=made)
         world.close()
     trained_s = time.perf_counter() - began
-    scores = _evaluate(env, weights, evaluate) if evaluate else {}
+    scores = _evaluate(agent, env, weights, evaluate) if evaluate else {}
     amend(weights, {"scores": scores})
     if as_json:
         typer.echo(json.dumps({"checkpoint": str(weights), "seconds": round(trained_s, 1), "scores": scores}))
@@ -85,7 +83,7 @@ def flow(
     for name, score in scores.items():
         out.print(f"{name}: success {_interval(score['success'])}, score {_interval(score['score'])}, n {evaluate}")
     out.print(f"trained in {trained_s:.0f} s: {weights}", soft_wrap=True)
-    out.print(f"run it: palaestra run {env} flow:checkpoint={weights}", soft_wrap=True)
+    out.print(f"run it: palaestra run {env} {agent}:checkpoint={weights}", soft_wrap=True)
 
 
 def _command(arguments: list[str]) -> str:
@@ -94,15 +92,15 @@ def _command(arguments: list[str]) -> str:
     return shlex.join(["palaestra", *(a for a in kept if not a.startswith("--out="))])
 
 
-def _evaluate(env: str, weights: Path, episodes: int) -> dict[str, Any]:
+def _evaluate(agent: str, env: str, weights: Path, episodes: int) -> dict[str, Any]:
     """Scores of the new agent and of the expert on the same seeds, in lockstep."""
     from ..rollout import run
 
     scores = {}
-    for name, agent in (("flow", f"flow:checkpoint={weights}"), ("expert", "expert")):
+    for name, call in ((agent, f"{agent}:checkpoint={weights}"), ("expert", "expert")):
         with progress_bar(f"evaluating {name}", episodes) as bar, quiet():
-            lanes = min(episodes, 25) if name == "flow" else 1
-            result = run(env, agent, episodes=episodes, lanes=lanes, progress=partial(_advance, bar))
+            lanes = 1 if name == "expert" else min(episodes, 25)
+            result = run(env, call, episodes=episodes, lanes=lanes, progress=partial(_advance, bar))
         if result.failed:
             err.print(f"[red]{result.failed} episodes of {name} failed:[/] {result.rows[0].reason}")
         document = result.to_json()

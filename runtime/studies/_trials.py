@@ -136,14 +136,14 @@ class Bench:
     def _train(self, job: Training) -> None:
         import torch
 
-        from ...models.flow.train import recipe_for, train
+        from ...models.flow.train import TRAINER
         from ..registry import make_env
 
         out = weights(self.folder, job.env, job.network, job.seed)
         if not out.with_name(f"{out.name}.safetensors").exists():
             torch.set_num_threads(1)
             env = make_env(job.env)
-            train(env, replace(recipe_for(job.env), seed=job.seed, **dict(job.changes)), out)
+            TRAINER.train(env, replace(TRAINER.recipe_for(job.env), seed=job.seed, **dict(job.changes)), out)
             env.close()
 
     def _run(self, cell: Cell) -> Outcome:

@@ -16,7 +16,7 @@ from palaestra.models.data.demonstrations import DemonstrationError
 from palaestra.models.flow.config import FlowConfig
 from palaestra.models.flow.policy import FlowPolicy
 from palaestra.models.flow.schedules import make_schedule
-from palaestra.models.flow.train import Recipe, recipe_for, train
+from palaestra.models.flow.train import TRAINER, FlowRecipe
 
 H, D = 8, 2
 CONFIG = FlowConfig(
@@ -261,7 +261,9 @@ class Reach(gymnasium.Env):
         return {"agent_pos": self.at.astype(np.float32), "environment_state": self.goal.astype(np.float32)}
 
 
-SMALL = Recipe(demonstrations=80, steps=300, batch=64, horizon=8, max_delay=3, execute=2, width=32, depth=2, decay=0.99)
+SMALL = FlowRecipe(
+    demonstrations=80, steps=300, batch=64, horizon=8, max_delay=3, execute=2, width=32, depth=2, decay=0.99
+)
 
 
 def success(agent, seeds):
@@ -283,7 +285,7 @@ def success(agent, seeds):
 
 def test_training_learns_from_an_expert_and_repeats_to_the_last_bit(tmp_path):
     seen = []
-    weights = train(Reach(), SMALL, tmp_path / "flow.Reach", progress=seen.append, card={"command": "train"})
+    weights = TRAINER.train(Reach(), SMALL, tmp_path / "flow.Reach", progress=seen.append, card={"command": "train"})
     agent = Flow.load(weights)
     assert success(agent, range(40)) >= 0.9
     assert agent.interface == replace(Reach.interface, chunk=8, episode_ticks=agent.interface.episode_ticks)
@@ -297,7 +299,7 @@ def test_training_learns_from_an_expert_and_repeats_to_the_last_bit(tmp_path):
 
     short = replace(SMALL, steps=5)
     one, two, other = (
-        load_card(train(Reach(), recipe, tmp_path / name))["weights"]["sha256"]
+        load_card(TRAINER.train(Reach(), recipe, tmp_path / name))["weights"]["sha256"]
         for name, recipe in (("one", short), ("two", short), ("other", replace(short, seed=1)))
     )
     assert one == two != other
@@ -306,9 +308,9 @@ def test_training_learns_from_an_expert_and_repeats_to_the_last_bit(tmp_path):
 def test_an_adapter_is_trained_from_a_checkpoint_kept_and_merged(tmp_path):
     pytest.importorskip("peft")
     short = replace(SMALL, steps=5)
-    base = train(Reach(), short, tmp_path / "base")
+    base = TRAINER.train(Reach(), short, tmp_path / "base")
     backend = Backend.parse("adapter=lora:rank=2,optim=adamw:lr=0.01")
-    tuned = train(Reach(), replace(short, seed=1), tmp_path / "tuned", backend=backend, start=base)
+    tuned = TRAINER.train(Reach(), replace(short, seed=1), tmp_path / "tuned", backend=backend, start=base)
     merged = Flow.load(tuned)
     kept = Flow.load(base, Backend.parse(f"adapter=lora:path={tmp_path / 'tuned.lora'}"))
     episode = Episode(0, "Reach", Reach.observation_space, Reach.action_space)
@@ -322,22 +324,22 @@ def test_training_refuses_what_it_cannot_do(tmp_path):
     clumsy = Reach()
     clumsy.skill = 0.01
     with pytest.raises(DemonstrationError, match="succeeds in 0% of its undisturbed episodes, and training needs 90%"):
-        train(clumsy, SMALL, tmp_path / "a")
+        TRAINER.train(clumsy, SMALL, tmp_path / "a")
     with pytest.raises(BackendError, match="state the checkpoint to start from"):
-        train(Reach(), SMALL, tmp_path / "b", backend=Backend.parse("adapter=lora"))
+        TRAINER.train(Reach(), SMALL, tmp_path / "b", backend=Backend.parse("adapter=lora"))
     with pytest.raises(DemonstrationError, match=r"sends no floats \['velocity'\], it has \['agent_pos'"):
-        train(Reach(), replace(SMALL, state=("velocity",)), tmp_path / "c")
+        TRAINER.train(Reach(), replace(SMALL, state=("velocity",)), tmp_path / "c")
     with pytest.raises(ValueError, match="execute=9, expected at most horizon=8"):
         replace(SMALL, execute=9)
 
 
 def test_recipes_are_found_by_id():
-    ball = recipe_for("palaestra/BallIntercept-v0")
-    assert recipe_for("palaestra:palaestra/BallIntercept-v0:pixels=32+sensor_noise:std=0.1") == ball
-    assert recipe_for("palaestra/BallIntercept-v0", "constant") == replace(ball, schedule="constant", mix=0.0)
-    assert recipe_for("CartPole-v1") == Recipe()
+    ball = TRAINER.recipe_for("palaestra/BallIntercept-v0")
+    assert TRAINER.recipe_for("palaestra:palaestra/BallIntercept-v0:pixels=32+sensor_noise:std=0.1") == ball
+    assert TRAINER.recipe_for("palaestra/BallIntercept-v0", "constant") == replace(ball, schedule="constant", mix=0.0)
+    assert TRAINER.recipe_for("CartPole-v1") == FlowRecipe()
     with pytest.raises(ValueError, match=r"variant='constant' is not known for CartPole-v1; it has none"):
-        recipe_for("CartPole-v1", "constant")
+        TRAINER.recipe_for("CartPole-v1", "constant")
 
 
 def test_a_card_is_plain_json(saved):

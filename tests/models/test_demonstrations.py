@@ -139,7 +139,9 @@ def test_windows_are_given_the_rest_of_a_lag_and_end_with_what_the_expert_still_
 
 def test_observations_flatten_by_key():
     flat = flatten({"pixels": {"front": np.zeros((2, 2, 3), np.uint8)}, "agent_pos": np.ones(2), "instruction": "go"})
-    assert {key: value.shape for key, value in flat.items()} == {"pixels/front": (2, 2, 3), "agent_pos": (2,)}
+    shapes = {"pixels/front": (2, 2, 3), "agent_pos": (2,), "instruction": (64,)}
+    assert {key: value.shape for key, value in flat.items()} == shapes
+    assert bytes(flat["instruction"]).rstrip(b"\0") == b"go"
     assert list(flatten(np.zeros(3))) == ["observation"]
 
 

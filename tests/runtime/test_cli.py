@@ -135,7 +135,7 @@ def test_every_command_has_help_with_an_example_and_a_version(palaestra):
         ["doctor"],
         ["list", "envs"],
         ["list", "profiles"],
-        ["train", "flow"],
+        ["train"],
         ["drive"],
         ["study", "run"],
     ):

@@ -280,8 +280,13 @@ def test_a_new_context_is_followed_by_a_plan_and_an_empty_plan_leaves_the_runnin
     assert [call.tick for call in agent.calls] == [0, 6, 9, 12]
     assert world.actions == [0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 4, 5]
     assert (outcome.costs["plans"], outcome.costs["evaluations"]) == (4, 4)
-    seldom = Slow()  # its own plans would last for five ticks
-    seldom.plan = lambda memory, call: seldom.calls.append(call) or iter([ActionPart(0, np.zeros((5, 1)), 0, 1)])
+
+    class Long(Slow):
+        def plan(self, memory, call):
+            self.calls.append(call)
+            yield ActionPart(0, np.zeros((5, 1)), evaluations=1)
+
+    seldom = Long()
     run(seldom, World(ticks=12), mode=mode)
     assert [call.tick for call in seldom.calls] == [0, 4, 8]
 
