@@ -11,9 +11,9 @@ beyond the committed actions no further than ``reach`` of them (default: to the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +22,9 @@ from torch import Tensor
 
 from ..models.checkpoint import Checkpoint
 from ..models.data.demonstrations import flatten
-from ..models.flow.config import FlowConfig
+from ..models.flow.action_flow import ActionFlow
 from ..models.flow.guidance import Guidance, chunking_weights
 from ..models.flow.imitation import Trainer
-from ..models.flow.policy import FlowPolicy
 from ..models.flow.schedules import ConstantSchedule, Schedule, make_schedule
 from ..models.flow.train import TRAINER
 from .agent import ActionPart, Call, Episode
@@ -46,6 +45,18 @@ class FlowMemory:
     planned_at: int = 0
 
 
+class Begun(NamedTuple):
+    """What precedes the sampler's steps: the network's ``context`` for all jobs, for each job its ``noise`` [B, H, D],
+    how many actions it ``needs`` and when it wants to look again, and the ``encodes`` that this took."""
+
+    context: Any
+    noise: np.ndarray
+    needs: list[int]
+    replan_in: list[int | None]
+    encodes: list[int]
+    extras: Sequence[Mapping[str, np.ndarray]]
+
+
 class Flow(NetworkAgent):
     """Plans chunks with a :class:`FlowPolicy`, alone or for many episodes at once.
 
@@ -59,7 +70,7 @@ class Flow(NetworkAgent):
 
     def __init__(
         self,
-        policy: FlowPolicy,
+        policy: ActionFlow,
         *,
         schedule: Schedule,
         execute: int,
@@ -84,6 +95,7 @@ class Flow(NetworkAgent):
         self.schedule = schedule
         self.execute = execute
         self.guidance = guidance
+        self.remembers = guidance != "none"  # the last whole chunk of each episode
         self.max_delay = policy.config.max_delay if guidance == "none" else horizon - 1
         self.clip = clip
         self.reach = horizon if reach is None else reach
@@ -104,28 +116,22 @@ class Flow(NetworkAgent):
         reach: int | None = None,
     ) -> Flow:
         """The agent of a checkpoint, whose tensors are ``policy.*`` and, for calibration, ``samples.*``."""
-        config, tensors, card = checkpoint
-        weights = {n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")}
-        policy = FlowPolicy.from_tensors(FlowConfig.from_json(config), weights)
-        horizon = policy.config.horizon
-        sampling: dict[str, Any] = {"steps": 10, "execute": max(1, horizon // 2), "schedule": "constant", "alpha": 0.6}
-        sampling |= card.get("sampling", {})
-        given = {"steps": steps, "execute": execute, "schedule": schedule, "alpha": alpha}
-        sampling |= {name: value for name, value in given.items() if value is not None}
+        policy = cls.trainer.read(checkpoint.config, policy_tensors(checkpoint))
+        horizon, sampling = policy.config.horizon, checkpoint.card.get("sampling", {})
         return cls(
             policy,
-            schedule=make_schedule(sampling["schedule"], horizon, sampling["steps"], sampling["alpha"]),
-            execute=sampling["execute"],
+            schedule=sampling_schedule(checkpoint.card, horizon, steps, schedule, alpha),
+            execute=sampling.get("execute", max(1, horizon // 2)) if execute is None else execute,
             guidance=guidance,
             clip=clip,
             reach=reach,
-            samples=_samples(tensors),
+            samples=samples_of(checkpoint),
         )
 
     @property
-    def policy(self) -> FlowPolicy:
+    def policy(self) -> Any:
         """The network, as the backend left it."""
-        return self.networks["policy"]  # type: ignore[return-value]
+        return self.networks["policy"]
 
     def calibration(self, n: int) -> Mapping[str, Any] | None:
         """Up to ``n`` training samples that the checkpoint carries."""
@@ -137,8 +143,7 @@ class Flow(NetworkAgent):
 
     def reset(self, episode: Episode) -> FlowMemory:
         """Check the spaces against the checkpoint; the memory draws its noise from the episode's seed alone."""
-        wanted = {**self.config.state, **self.config.pictures}
-        check_observation_space(episode.observation_space, wanted, self.name)
+        check_observation_space(episode.observation_space, self.config.inputs, self.name)
         space = check_action_space(episode.action_space, self.config.action_size, self.name)
         # A stream of its own: the environment makes default_rng(seed) for itself.
         generator = np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(2,)))
@@ -155,20 +160,11 @@ class Flow(NetworkAgent):
         Raises ``ValueError`` when a job's committed actions exceed what the policy was trained to continue; warns
         when one needs more actions than the chunk holds.
         """
-        config, device = self.config, self.policy.device
-        needs = [self._need(call) for _, call in jobs]
-        shape = (config.horizon, config.action_size)
-        noise = np.stack([memory.generator.standard_normal(shape, dtype=np.float32) for memory, _ in jobs])
-        observations = [flatten(call.observation) for _, call in jobs]
-        batch = {
-            key: torch.from_numpy(np.stack([o[key] for o in observations])).to(device)
-            for key in (*config.state, *config.pictures)
-        }
+        device = self.policy.device
         committed = [
-            np.array(call.committed, dtype=np.float32).reshape(len(call.committed), config.action_size)
+            np.array(call.committed, dtype=np.float32).reshape(len(call.committed), self.config.action_size)
             for _, call in jobs
         ]
-        ends = [len(given) + need for given, need in zip(committed, needs, strict=True)]
         sent = [len(given) for given in committed]
         guidance = None
         if self.guidance == "none":
@@ -179,8 +175,10 @@ class Flow(NetworkAgent):
         # Guidance goes back through the network, which inference mode would forbid for good.
         mode = torch.inference_mode if guidance is None else torch.no_grad
         with mode():
-            context = self.policy.encode(batch)
-            stream = self.policy.stream(context, torch.from_numpy(noise).to(device), self.schedule, prefixes, guidance)
+            begun = self._begin(jobs)
+            noise = torch.from_numpy(begun.noise).to(device)
+            stream = self.policy.stream(begun.context, noise, self.schedule, prefixes, guidance)
+        ends = [len(given) + need for given, need in zip(committed, begun.needs, strict=True)]
         while True:
             with mode():  # entered anew each time: a generator must not leave it on for its reader
                 evaluation = next(stream, None)
@@ -196,20 +194,36 @@ class Flow(NetworkAgent):
                     space = memory.action_space
                     chunk = np.clip(actions[job], space.low, space.high).astype(space.dtype)
                     part = chunk[start : sent[job]]
-                    if guidance is not None:
+                    if self.remembers:
                         memory.chunk, memory.planned_at = chunk, call.tick
                 yield (
                     job,
                     ActionPart(
                         start=start,
                         actions=part,
-                        encodes=int(evaluation.step == 0),
+                        encodes=0 if evaluation.step else begun.encodes[job],
                         evaluations=1,
-                        replan_in=needs[job],
+                        replan_in=begun.replan_in[job],
+                        extras={} if evaluation.step else begun.extras[job],
                     ),
                 )
             if all(done >= end for done, end in zip(sent, ends, strict=True)):
                 return
+
+    def _begin(self, jobs: Sequence[tuple[Any, Call]]) -> Begun:
+        """Encode what is observed, and draw the noise of every job."""
+        needs = [self._need(call, self.execute) for _, call in jobs]
+        context = self.policy.encode(self._batch([call for _, call in jobs], self.config.inputs))
+        noise = np.stack([self._noise(memory) for memory, _ in jobs])
+        return Begun(context, noise, needs, list(needs), [1] * len(jobs), [{}] * len(jobs))
+
+    def _batch(self, calls: Sequence[Call], keys: Iterable[str]) -> dict[str, Tensor]:
+        """The observations of several calls as one batch."""
+        observations = [flatten(call.observation) for call in calls]
+        return {key: torch.from_numpy(np.stack([o[key] for o in observations])).to(self.policy.device) for key in keys}
+
+    def _noise(self, memory: FlowMemory) -> np.ndarray:
+        return memory.generator.standard_normal((self.config.horizon, self.config.action_size), dtype=np.float32)
 
     def _pull(self, jobs: Sequence[tuple[FlowMemory, Call]], committed: Sequence[np.ndarray]) -> Guidance:
         """Towards what is left of each episode's last chunk, in which its committed actions say where it stands."""
@@ -230,14 +244,15 @@ class Flow(NetworkAgent):
         exact = self.guidance == "rtc"
         return Guidance(torch.from_numpy(target).to(device), weights.to(device), self.clip, exact)
 
-    def _need(self, call: Call) -> int:
+    def _need(self, call: Call, wanted: int) -> int:
+        """How many actions after the committed ones: what the call says, else what is ``wanted``, if there are any."""
         d, horizon = len(call.committed), self.config.horizon
         if d > self.max_delay:
             raise ValueError(
                 f"{d} actions are committed, but this checkpoint was trained to continue at most "
                 f"max_delay={self.max_delay}; plan earlier, or train with a larger max_delay"
             )
-        need = call.need or min(self.execute, horizon - d)
+        need = call.need or min(wanted, horizon - d)
         if d + need > horizon and not self._warned:
             self._warned = True
             warnings.warn(
@@ -256,8 +271,24 @@ def _run_end(final: Sequence[bool]) -> int:
     return max((index + 1 for index, now in enumerate(final) if now), default=0)
 
 
-def _samples(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    prefix = "samples."
+def policy_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The weights of a checkpoint's policy."""
+    return {n.removeprefix("policy."): t for n, t in checkpoint.tensors.items() if n.startswith("policy.")}
+
+
+def sampling_schedule(
+    card: Mapping[str, Any], horizon: int, steps: int | None, schedule: str | None, alpha: float | None
+) -> Schedule:
+    """The schedule that the options ask for; where they say nothing, that of a checkpoint's card."""
+    sampling: dict[str, Any] = {"steps": 10, "schedule": "constant", "alpha": 0.6, **card.get("sampling", {})}
+    given = {"steps": steps, "schedule": schedule, "alpha": alpha}
+    sampling |= {name: value for name, value in given.items() if value is not None}
+    return make_schedule(sampling["schedule"], horizon, sampling["steps"], sampling["alpha"])
+
+
+def samples_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The training samples that a checkpoint carries, as a batch."""
+    prefix, tensors = "samples.", checkpoint.tensors
     samples: dict[str, Any] = {}
     for name in (n.removeprefix(prefix) for n in tensors if n.startswith(prefix)):
         head, _, key = name.partition(".")

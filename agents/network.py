@@ -17,6 +17,7 @@ from ..envs.interface import Interface, InterfaceMismatch
 from ..models.backend import Backend
 from ..models.checkpoint import Checkpoint, CheckpointError
 from ..models.checkpoint import load as load_checkpoint
+from ..models.data.demonstrations import TEXT_BYTES
 from ..models.normalization import NormalizationError
 from ..models.spec import nearest
 from .agent import Agent
@@ -128,6 +129,8 @@ def _shapes(space: Space, prefix: str = "") -> dict[str, tuple[int, ...]]:
         for key, inner in space.spaces.items():
             found.update(_shapes(inner, f"{prefix}{key}/"))
         return found
+    if isinstance(space, spaces.Text):
+        return {prefix.removesuffix("/") or "observation": (TEXT_BYTES,)}
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype or np.float32, np.number):
         return {prefix.removesuffix("/") or "observation": tuple(space.shape)}
     return {}

@@ -33,6 +33,7 @@ AGENTS: dict[str, str] = {
     "expert": "palaestra.agents.scripted:Expert",
     "admittance": "palaestra.agents.admittance:Admittance",
     "flow": "palaestra.agents.flow:Flow",
+    "favla": "palaestra.agents.favla:Favla",
     "remote": "palaestra.runtime.client:RemoteAgent",
 }
 _ROBOTS = {

@@ -41,6 +41,7 @@ from .video import VideoWriter, concatenate
 from .workers import WorkerDied, Workers
 
 VIDEO_EPISODES = 3  # the first episodes of a run are filmed, the rest would only be longer
+_SECRETS = ("expert", "foresee")  # what a world tells privileged agents alone
 _PATIENCE_S = 600.0  # of workers with the server of their own parent, which cannot be lost without them
 
 
@@ -387,7 +388,7 @@ class EpisodeRunner:
             interface=interface,
             control_hz=hz,
             instruction=getattr(world, "instruction", None),
-            options={"expert": getattr(world, "expert", None)} if self.agent.privileged else {},
+            options={name: getattr(world, name, None) for name in _SECRETS} if self.agent.privileged else {},
         )
 
     def _caption(self, episode: Episode) -> str:

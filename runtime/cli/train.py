@@ -54,7 +54,6 @@ def train(
         torch.set_num_threads(1)  # the same bits on every machine size; the networks are small
         changes: dict[str, Any] = {"demonstrations": demonstrations, "steps": steps}
         trainer = trainer_of(agent)
-        given = {name: value for name, value in changes.items() if value is not None}
         recipe = replace(
             trainer.recipe_for(env, variant), seed=seed, **{k: v for k, v in changes.items() if v is not None}
         )
