@@ -12,6 +12,7 @@ WORLDS: dict[str, tuple[str, dict]] = {
     "TableTennis": ("palaestra.envs.dynamic.table_tennis:TableTennis", {}),
     "DetourIntercept": ("palaestra.envs.dynamic.detour_intercept:DetourIntercept", {}),
     "GuardedWipe": ("palaestra.envs.contact.guarded_wipe:GuardedWipe", {}),
+    "PegInsert": ("palaestra.envs.contact.peg_insert:PegInsert", {}),
     **{
         f"robosuite.{task}": (_ARM, {"task": task})
         for task in (

@@ -101,13 +101,15 @@ class RobosuiteArm(gymnasium.Env):
     - ``environment_state``: robosuite's object state of the task, in its order;
     - ``wrench`` [2n, 6 per arm]: force (N) and torque (N·m) that the arm exerts on the hand, in the frame of
       the wrist sensor, at each of the n substeps of the last two control periods (500 Hz), newest last; at
-      rest it is the weight of the hand, upwards; only if the hand has the sensor. A policy that feels its way
-      should know: it is *not tared* (5.1 N for a Panda's hand, 0.3 N for the one that wipes; take off that of
-      the first observation, which is at rest), it holds the inertia of the hand and of what is held, and it is
-      free of noise. In the world's frame it is weight minus contact: pressing on a table with 10 N reads 10 N
-      less along z. These contacts are stiff: the default controller, pressed 5 cm into the table, reads 200 N,
-      and ``info["metrics"]["peak_force_n"]`` is the largest norm of the force at any substep, weight included;
+      rest it is the weight of the hand, upwards; only if the hand has the sensor;
     - ``pixels``: uint8 [height, width, 3], or a dict of them by camera if there are several; on request.
+
+    **Feeling.** The wrench is *not tared*, as that of the contact worlds is: it holds the weight of the hand (5.1 N
+    for a Panda's, 0.3 N for the one that wipes) and the inertia of it and of what it holds. The first observation
+    is that of an arm at rest: take it off, once turned into the world's frame where the wrist turns. There the
+    force is weight minus contact: pressing on a table with 10 N reads 10 N less along z. It has no noise. Contacts
+    are stiff (the default controller, sent 5 cm into the table, presses with 200 N), so a policy reads the window
+    and not its last sample. ``peak_force_n`` among the metrics is the largest norm at any substep, weight included.
 
     **Reward** is robosuite's: 1 on success, or dense with ``reward_shaping=True``.
     **Start** is drawn by robosuite from the episode's seed alone: joint noise, objects and their sizes.

@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from ..dynamic.filmed import Filmed
 from ..interface import Component, Interface
-from .wrist import WINDOW, WRENCH, Wrist, substeps
+from .wrist import STEP_S, WINDOW, WRENCH, Wrist, substeps
 
 CONTROL_HZ = 30
 TICK_S = 1 / CONTROL_HZ
@@ -59,6 +59,13 @@ PICTURE = 16  # pixels a side, of 12.5 mm along x and 10 mm along z
 _PIXEL = (0.0125, 0.01)
 _LEFT_TOP = (-0.1, 0.1)
 
+_WIDTH = (STRIP[1] - STRIP[0]) / CELLS
+_DIRT = "".join(
+    f'<geom class="shown" name="dirt{cell}" type="box" size="{_WIDTH / 2} .015 .0004" '
+    f'pos="{STRIP[0] + (cell + 0.5) * _WIDTH} 0 .0002" rgba=".25 .2 .2 1"/>'
+    for cell in range(CELLS)
+)
+
 # The table is one body, so that the third sensor feels all that touches it. qpos = (x, z) of the tool's lowest point.
 _MJCF = f"""
 <mujoco model="guarded_wipe">
@@ -87,10 +94,11 @@ _MJCF = f"""
     <geom class="shown" type="capsule" fromto="-.16 0 -.15 -.16 0 .26" size=".008" material="steel"/>
     <geom class="shown" type="capsule" fromto=".16 0 -.15 .16 0 .26" size=".008" material="steel"/>
     <body name="table">
-      <site name="table"/>
+      <site name="table" group="4"/>
       <geom class="touching" name="top" type="box" size=".14 .07 .01" pos="0 0 -.01" mass=".001" material="wood"/>
       <geom class="touching" name="bump" type="cylinder" size="{BUMP_RADIUS} .05" euler="90 0 0" mass=".001"
             rgba=".62 .45 .28 1"/>
+      {_DIRT}
     </body>
     <body name="sledge" gravcomp="1">
       <joint name="x" type="slide" axis="1 0 0"/>
@@ -100,7 +108,7 @@ _MJCF = f"""
         <geom type="box" pos="0 0 .11" size=".012 .012 .01" mass=".4" contype="0" conaffinity="0" material="steel"/>
         <geom class="shown" type="capsule" fromto="0 0 .12 0 0 .3" size=".006" material="steel"/>
         <body name="tool">
-          <site name="wrist" pos="0 0 .1"/>
+          <site name="wrist" pos="0 0 .1" group="4"/>
           <geom class="shown" type="capsule" fromto="0 0 .03 0 0 .1" size=".008" material="steel"/>
           <geom class="touching" name="tool" type="sphere" pos="0 0 {TOOL_RADIUS}" size="{TOOL_RADIUS}"
                 mass="{TOOL_KG}" material="sponge"/>
@@ -231,9 +239,10 @@ class GuardedWipe(Filmed):
         self._table = Table(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
         self._backdrop = np.zeros((PICTURE, PICTURE, 3))
         self._asked = PRESS_N[0]
-        self._tick, self._over = 0, True
+        self._tick, self._over, self._touched = 0, True, False
         self._errors: list[float] = []
         self._wiped = np.zeros(CELLS, bool)
+        self._dirt = [self.model.geom(f"dirt{cell}").id for cell in range(CELLS)]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -248,7 +257,7 @@ class GuardedWipe(Filmed):
         friction, tool_kg = draw.uniform(*FRICTION), TOOL_KG * draw.uniform(0.8, 1.2)
         self._asked = int(draw.choice(PRESS_N))
         self._table = Table(height, seems, slope * (not self._flat), bump * bumpy, bump_at, friction)
-        self._tick, self._over = 0, False
+        self._tick, self._over, self._touched = 0, False, False
         self._errors.clear()
         self._wiped[:] = False
         self._arrange(tool_kg)
@@ -263,14 +272,19 @@ class GuardedWipe(Filmed):
         delta = np.asarray(action, np.float64)
         if delta.shape != (2,) or not (isfinite(delta[0]) and isfinite(delta[1])):
             raise ValueError(f"action={action!r}, expected two finite distances in m: along x and along z")
-        before, touched = float(self.data.qpos[0]), bool(self._errors)
-        self.data.ctrl[:] = delta.clip(-MAX_DELTA, MAX_DELTA) * CONTROL_HZ
-        stopped = self._wrist.advance(substeps(self._tick, CONTROL_HZ), STOP_N)
+        before = float(self.data.qpos[0])
+        steps = substeps(self._tick, CONTROL_HZ)
+        self.data.ctrl[:] = delta.clip(-MAX_DELTA, MAX_DELTA) / (steps * STEP_S)
+        stopped = self._wrist.advance(steps, STOP_N)
 
         info: dict[str, Any] = {"success": False}
         force = self._wrist.contact_n
-        if not touched and force.max() > TOUCHES_N:
-            info["event"] = {"name": "touch", "time_s": self._tick * TICK_S + 0.001 * int(np.argmax(force > TOUCHES_N))}
+        if not self._touched and force.max() > TOUCHES_N:
+            self._touched = True
+            info["event"] = {
+                "name": "touch",
+                "time_s": self._tick * TICK_S + STEP_S * int(np.argmax(force > TOUCHES_N)),
+            }
         self._tick += 1
         reward = self._wipe(before, float(self.data.qpos[0]), float(force.mean()))
         terminated = stopped or bool(self.data.qpos[0] > END)
@@ -304,8 +318,8 @@ class GuardedWipe(Filmed):
 
         Privileged: for schedulers that are told the future, to see what a prediction of it is worth.
         """
-        steps = [substeps(self._tick + k, CONTROL_HZ) for k in range(len(actions))]
-        return self._wrist.foresee(np.clip(actions, -MAX_DELTA, MAX_DELTA) * CONTROL_HZ, steps)
+        steps = np.array([substeps(self._tick + k, CONTROL_HZ) for k in range(len(actions))])
+        return self._wrist.foresee(np.clip(actions, -MAX_DELTA, MAX_DELTA) / (steps[:, None] * STEP_S), steps)
 
     def _arrange(self, tool_kg: float) -> None:
         table, model, data = self._table, self.model, self.data
@@ -315,6 +329,7 @@ class GuardedWipe(Filmed):
         model.geom_pos[bump] = (table.bump_at, 0, table.bump - BUMP_RADIUS)
         model.geom_contype[bump] = model.geom_conaffinity[bump] = int(table.bump > 0)
         model.geom_rgba[bump, 3] = float(table.bump > 0)
+        model.geom_rgba[self._dirt, 3] = 1.0
         model.geom_friction[:, 0] = table.friction
         model.body_inertia[tool] *= tool_kg / model.body_mass[tool]
         model.body_mass[tool] = tool_kg
@@ -328,12 +343,11 @@ class GuardedWipe(Filmed):
         """Book a tick of contact; returns its reward."""
         reward = 0.0
         if force_n > WIPES_N:
-            width = (STRIP[1] - STRIP[0]) / CELLS
-            cells = (np.array([min(before, after), max(before, after)]) - STRIP[0]) / width
-            first, last = max(0, int(np.floor(cells[0]))), min(CELLS - 1, int(np.floor(cells[1])))
-            fresh = self._wiped[first : last + 1]
-            reward += float((~fresh).sum()) / CELLS
-            fresh[:] = True
+            low, high = (int(np.floor((x - STRIP[0]) / _WIDTH)) for x in sorted((before, after)))
+            cells = slice(max(0, low), max(0, high + 1))
+            reward += float((~self._wiped[cells]).sum()) / CELLS
+            self._wiped[cells] = True
+            self.model.geom_rgba[self._dirt, 3] = ~self._wiped
         if force_n > TOUCHES_N:
             self._errors.append(force_n - self._asked)
             reward -= 0.002 * min(abs(force_n - self._asked) / self._asked, 2.0)

@@ -79,7 +79,7 @@ class Wrist:
             self.window[WINDOW - len(fresh) :] = fresh
         return len(over) > 0
 
-    def foresee(self, commands: np.ndarray, steps: Sequence[int]) -> np.ndarray:
+    def foresee(self, commands: np.ndarray, steps: Sequence[int] | np.ndarray) -> np.ndarray:
         """What the wrist would feel, mean per tick [n, 6], under ``commands`` [n, nu] held for so many ``steps`` each.
 
         Worked out on a copy; nothing changes here.

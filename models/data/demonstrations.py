@@ -73,17 +73,21 @@ class Demonstrations:
             *(getattr(self, name)[keep] for name in _BY_EPISODE),
         )
 
-    def batches(self, horizon: int, size: int, generator: np.random.Generator) -> Iterator[dict[str, Any]]:
+    def batches(
+        self, horizon: int, size: int, generator: np.random.Generator, stale: int = 0
+    ) -> Iterator[dict[str, Any]]:
         """Endless random batches of windows, every tick equally likely.
 
         ``observation`` is key -> [size, ...], ``actions`` [size, horizon, D], ``valid`` [size, horizon] and, if there
         are lags at all, ``delay`` [size]. A window that begins in a lag has what was executed for its first ``delay``
         actions, the rest of the lag; all others are the expert's. ``valid`` ends where a further lag begins, after
         whose first tick the expert's actions answer to something else than its actions before, and where the episode
-        ends; from there on the last action is repeated.
+        ends; from there on the last action is repeated. With ``stale``, ``slow`` is like ``observation``, up to so many
+        ticks earlier (within the episode) and at tick ``slow_tick`` [size]: what a slow pass had seen.
         """
         ticks = np.arange(len(self.actions))
         ends = np.repeat(np.cumsum(self.lengths), self.lengths)
+        starts = ends - np.repeat(self.lengths, self.lengths)
 
         def first(where: np.ndarray) -> np.ndarray:
             """For each tick the first from it on that is marked, or the end of its episode."""
@@ -104,6 +108,10 @@ class Demonstrations:
                 "actions": torch.from_numpy(np.where(given[..., None], self.executed[at], self.actions[at])),
                 "valid": torch.from_numpy(index < stop[:, None]),
             }
+            if stale:
+                then = np.maximum(starts[tick], tick - generator.integers(0, stale + 1, size))
+                batch["slow"] = {key: values[torch.from_numpy(then)] for key, values in observations.items()}
+                batch["slow_tick"] = torch.from_numpy(then)
             if self.lagging.any():
                 batch["delay"] = torch.from_numpy(free - tick)
             yield batch

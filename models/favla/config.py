@@ -29,7 +29,8 @@ class FavlaConfig(FlowConfig):
     or by one that is balanced against vision (``"gated"``, with ``fixed_gate`` always half and half).
     ``force_tokens`` are made of a window, by a network of ``force_width`` features.
 
-    ``slow_every`` is the slow period in ticks. ``label_window`` are the ticks over which the variance of the force is
+    ``slow_every`` is the slow period in ticks, and ``late`` how many ticks a slow pass may take: together, how old a
+    context may be. ``label_window`` are the ticks over which the variance of the force is
     foreseen, by a head with layers of ``variance_hidden``; ``variance_weight`` is the share of its error in the loss.
 
     Raises ``ValueError`` naming the field.
@@ -46,6 +47,7 @@ class FavlaConfig(FlowConfig):
     force_width: int = 32
     slow_width: int = 64
     slow_every: int = 16
+    late: int = 8
     label_window: int = 16
     variance_hidden: tuple[int, ...] = (64, 32)
     variance_weight: float = 0.1
@@ -74,6 +76,8 @@ class FavlaConfig(FlowConfig):
             value = getattr(self, argument)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{argument}={value!r}, expected an integer of at least 1")
+        if isinstance(self.late, bool) or not isinstance(self.late, int) or self.late < 0:
+            raise ValueError(f"late={self.late!r}, expected a number of ticks, or 0")
         if self.force_tokens > self.wrench[0]:
             raise ValueError(
                 f"force_tokens={self.force_tokens}, expected at most the {self.wrench[0]} samples of wrench"
@@ -98,6 +102,12 @@ class FavlaConfig(FlowConfig):
     def feels_now(self) -> bool:
         """Whether the expert reads the newest wrench, not only the one of the last slow pass."""
         return self.fusion in ("input", "adapter", "gated")
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """Every observation key that is read, with the shape of its array."""
+        felt = {"wrench": self.wrench} if self.feels else {}
+        return super().inputs | felt | ({"instruction": (self.text,)} if self.text else {})
 
     @property
     def features(self) -> dict[str, int]:

@@ -47,13 +47,6 @@ class ExpertBlock(Block):
         self.adapter = ForceAdapter(config.width, config.heads) if config.fusion == "adapter" else None
         self.fgdf = FGDF(config.width, config.heads, config.fixed_gate) if config.fusion == "gated" else None
 
-    def project(self, x: Tensor, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Normalised tokens, and their queries, keys and values."""
-        batch, count, width = x.shape
-        h = torch.addcmul(shift, functional.layer_norm(x, (width,)), scale)
-        q, k, v = self.qkv(h).view(batch, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        return h, q, k, v
-
     def read(self, tokens: Tensor, x: Tensor, y_hat: Tensor, magnitude: Tensor) -> Force:
         """What this layer reads of force ``tokens`` during a call; ``x`` [B, C, W] are its own unchanging tokens."""
         if self.fgdf is not None:
@@ -61,16 +54,25 @@ class ExpertBlock(Block):
         assert self.adapter is not None
         return self.adapter.project(tokens)
 
-    def complete(
+    def forward(  # type: ignore[override]
         self,
         x: Tensor,
-        h: Tensor,
-        seen: Tensor,
-        modulation: tuple[Tensor, ...],
+        parts: tuple[Tensor, ...],
+        keys: Tensor,
+        values: Tensor,
         force: Force | None,
-    ) -> Tensor:
-        """The layer's output, from its input, that normalised, and what the heads have ``seen``."""
-        _, _, gate_a, shift_f, scale_f, gate_f = modulation
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens ``x`` [B, C, W] after this layer, and the keys and values of the cache with theirs behind.
+
+        ``parts`` are shift, scale and gate of both halves; ``mask`` is true where a key may be seen.
+        """
+        shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = parts
+        batch, count, width = x.shape
+        h = torch.addcmul(shift_a, functional.layer_norm(x, (width,)), scale_a)
+        q, k, v = self.qkv(h).view(batch, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+        seen = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
         if self.fgdf is not None and force is not None:
             found = self.fgdf(h, seen, self.out, force)
         else:
@@ -78,8 +80,9 @@ class ExpertBlock(Block):
         x = torch.addcmul(x, gate_a, found)
         if self.adapter is not None and force is not None:
             x = self.adapter(x, force)
-        h = torch.addcmul(shift_f, functional.layer_norm(x, x.shape[-1:]), scale_f)
-        return torch.addcmul(x, gate_f, self.down(functional.gelu(self.up(h), approximate="tanh")))
+        h = torch.addcmul(shift_f, functional.layer_norm(x, (width,)), scale_f)
+        x = torch.addcmul(x, gate_f, self.down(functional.gelu(self.up(h), approximate="tanh")))
+        return x, keys, values
 
 
 class Expert(Velocity):
@@ -124,7 +127,7 @@ class Expert(Velocity):
         nn.init.normal_(self.position, std=0.02, generator=generator)
         nn.init.zeros_(self.time[-1].weight)  # type: ignore[arg-type]
         nn.init.zeros_(self.head.weight)
-        self.time[-1].bias.view(_PARTS + 2, self.width)[[1, 4, 7]] = 1.0  # type: ignore[operator, union-attr]
+        self.time[-1].bias.view(_PARTS + 2, self.width)[[1, 4, 7]] = 1.0  # type: ignore[operator]
 
     def context(
         self, slow: SlowContext, state: Tensor, wrench: Tensor | None = None, magnitude: Tensor | None = None
@@ -139,20 +142,16 @@ class Expert(Velocity):
         if tokens is not None and self.force_is_input:
             x, tokens = torch.cat([x, tokens], dim=1), None
         modulation, _ = self._modulate(x.new_zeros(1, 1))  # like given actions, these tokens are clean
-        keys, values, force = [], [], []
-        last = len(self.blocks) - 1
-        for index, (block, parts) in enumerate(zip(self.blocks, modulation, strict=True)):
-            assert isinstance(block, ExpertBlock)
+        keys, values, felt = [], [], []
+        for block, parts, k, v in zip(self.blocks, modulation, slow.cache.keys, slow.cache.values, strict=True):
+            force = None
             if tokens is not None:
-                assert magnitude is not None
-                force.append(block.read(tokens, x, slow.y_hat, magnitude))
-            h, q, k, v = block.project(x, parts[0], parts[1])
-            keys.append(torch.cat([slow.cache.keys[index], k], dim=2))
-            values.append(torch.cat([slow.cache.values[index], v], dim=2))
-            if index < last:
-                seen = functional.scaled_dot_product_attention(q, keys[-1], values[-1])
-                x = block.complete(x, h, seen, parts, force[-1] if force else None)
-        return ExpertContext(KVCache(tuple(keys), tuple(values)), tuple(force))
+                force = block.read(tokens, x, slow.y_hat, magnitude)  # type: ignore[operator]
+                felt.append(force)
+            x, k, v = block(x, parts, k, v, force)
+            keys.append(k)
+            values.append(v)
+        return ExpertContext(KVCache(tuple(keys), tuple(values)), tuple(felt))
 
     def rest(self, context: ExpertContext, x: Tensor, tau: Tensor, valid: Tensor | None) -> Tensor:
         """One pass over the action tokens; nobody attends to an action beyond the end."""
@@ -162,11 +161,8 @@ class Expert(Velocity):
             mask = functional.pad(valid[:, None, None, :], (context.cache.length, 0), value=True)
         h = self.embed(x) + self.position
         for index, (block, parts) in enumerate(zip(self.blocks, modulation, strict=True)):
-            assert isinstance(block, ExpertBlock)
-            normal, q, k, v = block.project(h, parts[0], parts[1])
-            k, v = torch.cat([context.cache.keys[index], k], dim=2), torch.cat([context.cache.values[index], v], dim=2)
-            seen = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            h = block.complete(h, normal, seen, parts, context.force[index] if context.force else None)
+            force = context.force[index] if context.force else None
+            h, _, _ = block(h, parts, context.cache.keys[index], context.cache.values[index], force, mask)
         return self.head(torch.addcmul(shift, functional.layer_norm(h, (self.width,)), scale))
 
     def _modulate(self, tau: Tensor) -> tuple[list[tuple[Tensor, ...]], tuple[Tensor, ...]]:

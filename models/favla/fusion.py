@@ -66,6 +66,9 @@ class FGDF(ForceAttention):
 
     ``g = sigmoid(w [mean force token, LN(mean z), y_hat, |force|] + b)``. With w = b = 0 and the output of the
     cross-attention zero, a new one changes nothing: g = 1/2, so 2 (1 - g) = 1, bit for bit. ``fixed`` keeps g = 1/2.
+
+    The mean is over the tokens that do not change while a chunk is sampled: so a chunk has one gate, chance and actions
+    beyond the end have no say in it, and it costs the sampler's steps nothing.
     """
 
     def __init__(self, width: int, heads: int, fixed: bool = False) -> None:
@@ -83,8 +86,8 @@ class FGDF(ForceAttention):
     def weigh(self, tokens: Tensor, z: Tensor, y_hat: Tensor, magnitude: Tensor) -> Force:
         """Project force ``tokens`` [B, T, W] and open the gate for them.
 
-        ``z`` [B, W] is the mean of the expert's tokens, ``y_hat`` [B] how much the force will vary, ``magnitude`` [B]
-        how large it is now, in units of its scale.
+        ``z`` [B, W] is the mean of the expert's unchanging tokens, ``y_hat`` [B] how much the force will vary,
+        ``magnitude`` [B] how large it is now, in units of its scale.
         """
         force = self.project(tokens)
         if self.gate is None:

@@ -11,20 +11,22 @@ from __future__ import annotations
 import numpy as np
 from scipy.signal import lfilter
 
-_SAMPLES_A_TICK = 7  # 200 Hz samples that are new at a 30 Hz tick; windows overlap
 _SMALLEST_SPREAD = 1e-4  # N or N·m; an axis under it shows rounding, not contact
 
 
-def future_variance(wrench: np.ndarray, lengths: np.ndarray, window: int, weights: np.ndarray) -> np.ndarray:
+def future_variance(
+    wrench: np.ndarray, lengths: np.ndarray, window: int, weights: np.ndarray, *, fresh: int = 7
+) -> np.ndarray:
     """nu [T]: for each tick the variance of the force over it and the ``window - 1`` ticks that follow.
 
     ``wrench`` [T, N, 6] are the sensor's windows (N and N·m, newest sample last) at the ticks of all episodes, which
-    are ``lengths`` [E] ticks long. The force of a tick is the mean of its newest 7 samples, the variance of each axis
-    that of the population, cut at the end of the episode; ``weights`` [6] >= 0 add the axes up.
+    are ``lengths`` [E] ticks long. The force of a tick is the mean of its ``fresh`` newest samples (7 of 200 Hz at
+    30 Hz; windows overlap), the variance of each axis that of the population, cut at the end of the episode;
+    ``weights`` [6] >= 0 add the axes up.
 
     Raises ``ValueError`` naming what is out of range, not finite or of another shape.
     """
-    forces = _forces(wrench, lengths)
+    forces = _forces(wrench, lengths, fresh)
     weights = _weights(weights)
     return _variance(forces, np.asarray(lengths), window, weights)
 
@@ -36,19 +38,21 @@ def variance_label(
     alpha: float = 0.3,
     weights: np.ndarray | None = None,
     sigma: float | None = None,
+    *,
+    fresh: int = 7,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """The label y [T] (float32, in [0, 1)) of every tick, and the ``weights`` [6] and ``sigma`` it was made with.
 
     ``alpha`` in (0, 1] is the share of the newest tick in the moving average, which runs forwards through each episode
     and begins with its first tick (1: no average). ``weights`` and ``sigma`` > 0 are taken from these data; given, they
-    label other data by the same scale. An axis that never varies has the weight 0. Shapes and errors as in
-    :func:`future_variance`; ``ValueError`` too where ``sigma`` is not given and the force never varies.
+    label other data by the same scale. An axis that never varies has the weight 0. Shapes, ``fresh`` and
+    errors as in :func:`future_variance`; ``ValueError`` too where ``sigma`` is not given and the force never varies.
     """
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha={alpha}, expected a share in (0, 1]")
     if sigma is not None and not (sigma > 0 and np.isfinite(sigma)):
         raise ValueError(f"sigma={sigma}, expected a number above 0, or None to take it from the data")
-    forces = _forces(wrench, lengths)
+    forces = _forces(wrench, lengths, fresh)
     lengths = np.asarray(lengths)
     if weights is None:
         spread = forces.std(1)
@@ -70,17 +74,19 @@ def variance_label(
     return np.minimum(np.tanh(deviation / sigma).astype(np.float32), below_one), weights, sigma
 
 
-def _forces(wrench: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _forces(wrench: np.ndarray, lengths: np.ndarray, fresh: int) -> np.ndarray:
     """The force of each tick [6, T]; axes first, so that what follows runs over memory in order."""
     wrench, lengths = np.asarray(wrench), np.asarray(lengths)
     if wrench.ndim != 3 or wrench.shape[2] != 6 or not wrench.shape[1]:
         raise ValueError(f"wrench has shape {wrench.shape}, expected [T, N, 6]: a window of N samples a tick")
+    if isinstance(fresh, bool) or not isinstance(fresh, int) or not 1 <= fresh <= wrench.shape[1]:
+        raise ValueError(f"fresh={fresh!r}, expected how many of the {wrench.shape[1]} samples of a window are new")
     if lengths.ndim != 1 or (lengths < 1).any() or lengths.sum() != len(wrench) or not len(wrench):
         raise ValueError(
-            f"lengths (shape {lengths.shape}) add up to {lengths.sum()}, expected positive numbers of ticks that add up "
-            f"to the {len(wrench)} of wrench"
+            f"lengths (shape {lengths.shape}) add up to {lengths.sum()}, expected positive numbers of ticks that "
+            f"add up to the {len(wrench)} of wrench"
         )
-    forces = wrench[:, -_SAMPLES_A_TICK:].mean(1, dtype=np.float64)
+    forces = wrench[:, -fresh:].mean(1, dtype=np.float64)
     if not np.isfinite(forces).all():
         tick = int(np.argmin(np.isfinite(forces).all(1)))
         raise ValueError(f"wrench holds NaN or infinity at tick {tick}; drop that episode, or mend the sensor")

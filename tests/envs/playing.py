@@ -14,7 +14,7 @@ env = getattr(importlib.import_module({module!r}), {name!r})()
 env.reset(seed=8); env.step(np.ones(env.action_space.shape)); env.expert()()  # an earlier episode must not matter
 state = [env.reset(seed={seed})[0]]; act = env.expert()
 for _ in range({ticks}): state.append(env.step(act())[0])
-print(b"".join(value.tobytes() for seen in state for value in seen.values()).hex())
+print(b"".join(np.asarray(value).tobytes() for seen in state for value in seen.values()).hex())
 """
 
 
@@ -49,4 +49,4 @@ def assert_same_in_another_process(env, ticks, seed=7):
     seen += [env.step(act())[0] for _ in range(ticks)]
     program = _PROGRAM.format(module=type(env).__module__, name=type(env).__name__, seed=seed, ticks=ticks)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == b"".join(value.tobytes() for one in seen for value in one.values()).hex()
+    assert run.stdout.strip() == b"".join(np.asarray(value).tobytes() for one in seen for value in one.values()).hex()

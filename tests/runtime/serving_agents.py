@@ -100,10 +100,14 @@ class Cycles(Agent):
 
     encode_every = 4
 
+    def __init__(self, step_s: float = 0.0):
+        self.step_s = step_s
+
     def reset(self, episode):
         return {"noise": np.random.default_rng(episode.seed), "space": episode.action_space, "context": None}
 
     def encode(self, memory, observation):
+        time.sleep(10 * self.step_s)
         return np.array(observation["environment_state"])
 
     def plan(self, memory, call):
@@ -113,7 +117,7 @@ class Cycles(Agent):
         yield ActionPart(evaluations=1)
         space = memory["space"]
         actions = np.full((2, *space.shape), value, space.dtype)
-        yield ActionPart(len(call.committed), actions, evaluations=1, extras={"draw": np.float64(memory["draw"])})
+        yield ActionPart(len(call.committed), actions, evaluations=1, extras={"draw": np.asarray(memory["draw"])})
 
 
 class Faulty(Chunks):

@@ -619,14 +619,15 @@ class Patient(gymnasium.Env):
         return observe(len(self.moves)), 0.0, sum(after_the_pause) >= 10, False, {"success": True}
 
 
-def test_a_robot_holds_while_its_server_is_gone_and_goes_on_after(serve):
-    servers = [spawn("Chunks", LOCAL, "0.01")]
+@pytest.mark.parametrize("name", ["Chunks", "Cycles"])
+def test_a_robot_holds_while_its_server_is_gone_and_goes_on_after(serve, name):
+    servers = [spawn(name, LOCAL, "0.01")]
     remote = serve.connect(servers[0][1], patience_s=30.0)
 
     def strike():
         servers[0][0].kill()
         servers[0][0].wait()
-        threading.Thread(target=lambda: servers.append(spawn("Chunks", servers[0][1], "0.01"))).start()
+        threading.Thread(target=lambda: servers.append(spawn(name, servers[0][1], "0.01"))).start()
 
     world = Patient(strike)
     try:
@@ -637,7 +638,7 @@ def test_a_robot_holds_while_its_server_is_gone_and_goes_on_after(serve):
             process.kill()
     assert not outcome.failed, outcome.reason
     assert outcome.costs["stalls"] > 5
-    assert sum(world.moves[:10]) > 5, "before, it moved"
+    assert sum(world.moves[:10]) > (5 if name == "Chunks" else 0), "before, it moved"
     assert remote.reconnects == 1
 
 
