@@ -46,13 +46,13 @@ class FavlaPolicy(ActionFlow):
         """The slow pass over a batch of observations.
 
         Reads every key of ``state`` and ``pictures``, ``"wrench"`` [B, samples, 6] unless ``fusion`` is "none", and
-        ``"instruction"`` [B, bytes] if ``text`` is set. Raises ``ValueError`` naming a key that is missing, or a wrench
-        of another shape or with NaN.
+        ``"instruction"`` [B, bytes] if ``text`` is set. Raises ``ValueError`` naming a key that is missing or of
+        another shape, and for a wrench with NaN.
         """
         config = self.config
         inputs = self._normal(observation, self.normalize)
         for key in (*config.pictures, *(("instruction",) if config.text else ())):
-            inputs[key] = _entry(observation, key)
+            inputs[key] = self._entry(observation, key)
         return self.slow(inputs)
 
     def context(self, slow: SlowContext, observation: Observation) -> ExpertContext:
@@ -107,21 +107,17 @@ class FavlaPolicy(ActionFlow):
         return values.to(self.dtype) if key == "wrench" else super()._features(key, values)
 
     def _normal(self, observation: Observation, keys: Iterable[str]) -> dict[str, Tensor]:
-        inputs = {key: self._features(key, _entry(observation, key)) for key in keys}
-        wrench = inputs.get("wrench")
-        if wrench is not None and (wrench.ndim != 3 or wrench.shape[1:] != self.config.wrench):
-            raise ValueError(
-                f"observation['wrench'] has shape {tuple(wrench.shape)}, expected [B, samples, axes] with "
-                f"wrench={self.config.wrench}; a shorter history must be filled up, with its first sample"
-            )
-        if wrench is not None and not bool(torch.isfinite(wrench).all()):
-            raise ValueError(
-                "observation['wrench'] holds NaN or infinity; a robot must not act on it: check the sensor"
-            )
-        return {key: self.normalize[key](values) for key, values in inputs.items()}
+        values = {key: self._entry(observation, key) for key in keys}
+        if "wrench" in values and not bool(torch.isfinite(values["wrench"]).all()):
+            raise ValueError("observation['wrench'] holds NaN or infinity; check the sensor before the robot moves")
+        return {key: self.normalize[key](self._features(key, value)) for key, value in values.items()}
 
-
-def _entry(observation: Observation, key: str) -> Tensor:
-    if key not in observation:
-        raise ValueError(f"the observation has no {key!r}, which this policy reads; it has {sorted(observation)}")
-    return observation[key]
+    def _entry(self, observation: Observation, key: str) -> Tensor:
+        if key not in observation:
+            raise ValueError(f"the observation has no {key!r}, which this policy reads; it has {sorted(observation)}")
+        values, shape = observation[key], tuple(self.config.inputs[key])
+        if tuple(values.shape[1:]) != shape:
+            wanted = ", ".join(("B", *map(str, shape)))
+            filled = "; fill a shorter history up with its first sample" if key == "wrench" else ""
+            raise ValueError(f"observation[{key!r}] has shape {tuple(values.shape)}, expected [{wanted}]{filled}")
+        return values

@@ -74,11 +74,7 @@ class TextTokens(nn.Module):
         self.position = nn.Parameter(torch.zeros(self.count, width))
 
     def forward(self, text: Tensor) -> Tensor:
-        """Tokens of a batch of texts. Raises ``ValueError`` for another number of bytes."""
-        if text.ndim != 2 or text.shape[1] != self.size:
-            raise ValueError(
-                f"instruction has shape {tuple(text.shape)}, expected [B, {self.size}]: UTF-8 bytes padded with zeros"
-            )
+        """Tokens of a batch of texts."""
         padded = functional.pad(text.long(), (0, self.count * _BYTES_A_TOKEN - self.size))
         return self.mix(self.embed(padded).view(len(text), self.count, -1)) + self.position
 

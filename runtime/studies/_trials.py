@@ -1,10 +1,9 @@
-"""Trials of a study: train policies, run them under latency, on several processes; what is done is not done again."""
+"""Trials of a study: train networks, run agents, on several processes; what is done is not done again."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,33 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...models.spec import parse_spec
 from ..executor import Execution
-from ..latency import LatencyModel, profile
-from ..reaction import arrivals_s, min_execution_horizon
 from ..rollout import run as run_episodes
 from ..store import Store
 from ..study import Lab
 from ..workers import WorkerDied, Workers
-
-CHUNK, TICK_S = 24, 1 / 30  # actions a plan of the networks here, and the control period of the worlds
-FREE = 4  # ticks between plans where thinking takes no time
-
-
-@dataclass(frozen=True)
-class Method:
-    """A way to act: which network, how it is sampled, and how executed."""
-
-    name: str
-    network: str
-    mode: str
-    sampling: str
-    ensemble: float | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of its sampling."""
-        return dict(parse_spec(f"flow:{self.sampling}").options)
 
 
 def short(env: str) -> str:
@@ -46,35 +23,11 @@ def short(env: str) -> str:
     return env.rpartition("/")[2]
 
 
-class Timing(NamedTuple):
-    """Ticks: ``delay`` until a plan's first action is here, ``horizon`` between two plans; and its arrivals in s."""
-
-    delay: int
-    horizon: int
-    arrivals_s: list[float]
-
-
-def timing(method: Method, latency: LatencyModel) -> Timing:
-    """When a method's actions arrive under a latency, and the shortest horizon at which none comes too late."""
-    from ...models.flow.schedules import make_schedule, ready_after
-
-    options = method.options
-    schedule = make_schedule(options["schedule"], CHUNK, options["steps"], options.get("alpha", 0.6))
-    if latency.name == "zero":
-        return Timing(0, FREE, arrivals_s(latency, ready_after(schedule.taus())))
-    first_s = arrivals_s(latency, ready_after(schedule.taus()))[0]
-    delay = math.ceil(first_s / TICK_S - 1e-9)
-    arrivals = arrivals_s(latency, ready_after(schedule.taus(delay), delay))
-    horizon = min_execution_horizon(arrivals, TICK_S)
-    if horizon is None:
-        raise ValueError(f"{method.name} under {latency.name}: chunks of {CHUNK} are over before they arrive")
-    return Timing(delay, max(horizon, delay), arrivals)
-
-
 @dataclass(frozen=True)
 class Training:
-    """Train a network of a world: its recipe with ``changes``, from a seed."""
+    """Train the network of this name, of an agent for a world: its recipe with ``changes``, from a seed."""
 
+    agent: str
     env: str
     network: str
     changes: tuple[tuple[str, Any], ...]
@@ -83,24 +36,38 @@ class Training:
 
 @dataclass(frozen=True)
 class Cell:
-    """Episodes of a method in a world; without a ``profile`` the world waits, and ``horizon`` is given."""
+    """Episodes of an agent with ``options`` in a world; without a ``profile`` the world waits.
+
+    ``network`` is one that was trained with the ``seed``; where it ends in an exclamation mark, it is the variant of
+    that name that ships (``"!"``: the one without a name), and an empty one says that the agent has none.
+    """
 
     env: str
-    method: Method
-    profile: str
+    agent: str
+    network: str
+    options: str
     seed: int
     episodes: int
-    horizon: int = 0
+    profile: str = ""
+    execution: Execution | None = None
+    first_seed: int = 0
+
+    @property
+    def call(self) -> str:
+        """The agent as ``palaestra run`` names it, less the checkpoint that was trained here."""
+        variant = self.network.removesuffix("!") if self.network.endswith("!") else ""
+        options = ",".join(filter(None, (f"variant={variant}" if variant else "", self.options)))
+        return f"{self.agent}:{options}" if options else self.agent
 
 
 class Outcome(NamedTuple):
-    """What a cell gave: the score of each episode, and means over them."""
+    """What a cell gave: for each episode its score, whether it succeeded, its costs and its metrics."""
 
     scores: np.ndarray
-    jerk: float
-    stalls: float
-    steps: float
+    success: np.ndarray
     failed: int
+    costs: Mapping[str, np.ndarray]
+    metrics: Mapping[str, np.ndarray]
 
 
 def weights(folder: Path, env: str, network: str, seed: int) -> Path:
@@ -111,18 +78,11 @@ def weights(folder: Path, env: str, network: str, seed: int) -> Path:
 Job = Training | Cell
 
 
-SHIPPED = ("transformer", "transformer-constant")
-"""Networks that take too long to train in a study, and are those that ship."""
-
-
 class Bench:
-    """Trains and runs, in one process; everything is kept in ``folder``, so that what is done is not done again.
+    """Trains and runs, in one process; everything is kept in ``folder``, so that what is done is not done again."""
 
-    ``shipped`` takes the networks that ship for all of them, instead of trained ones.
-    """
-
-    def __init__(self, folder: Path, shipped: bool):
-        self.folder, self.shipped = folder, shipped
+    def __init__(self, folder: Path):
+        self.folder = folder
         self.store = Store(folder / "episodes.sqlite")
 
     def __call__(self, job: Job) -> Outcome | None:
@@ -136,58 +96,48 @@ class Bench:
     def _train(self, job: Training) -> None:
         import torch
 
-        from ...models.flow.train import TRAINER
-        from ..registry import make_env
+        from ..registry import make_env, trainer_of
 
         out = weights(self.folder, job.env, job.network, job.seed)
         if not out.with_name(f"{out.name}.safetensors").exists():
             torch.set_num_threads(1)
-            env = make_env(job.env)
-            TRAINER.train(env, replace(TRAINER.recipe_for(job.env), seed=job.seed, **dict(job.changes)), out)
+            env, trainer = make_env(job.env), trainer_of(job.agent)
+            trainer.train(env, replace(trainer.recipe_for(job.env), seed=job.seed, **dict(job.changes)), out)
             env.close()
 
     def _run(self, cell: Cell) -> Outcome:
-        method = cell.method
-        if self.shipped or method.network in SHIPPED:
-            which = "" if method.network == "mixed" else f"variant={method.network},"
-        else:
-            which = f"checkpoint={weights(self.folder, cell.env, method.network, cell.seed)}.safetensors,"
-        if cell.profile:
-            delay, horizon, _ = timing(method, profile(cell.profile))
-            execution = Execution(
-                mode=method.mode,  # type: ignore[arg-type]
-                horizon=horizon,
-                delay=delay if method.mode == "prefix" else None,
-                ensemble=method.ensemble,
-            )
-        else:
-            execution = Execution(horizon=cell.horizon)
+        call = cell.call
+        if cell.network and not cell.network.endswith("!"):
+            path = weights(self.folder, cell.env, cell.network, cell.seed)
+            call += f"{',' if ':' in call else ':'}checkpoint={path}.safetensors"
         result = run_episodes(
             cell.env,
-            f"flow:{which}{method.sampling}",
+            call,
             episodes=cell.episodes,
+            seed=cell.first_seed,
             clock="virtual" if cell.profile else "lockstep",
             profile=cell.profile or None,
-            execution=execution,
+            execution=cell.execution,
             lanes=min(cell.episodes, 50),
             resume=True,
             store=self.store,
         )
         rows = result.rows
-
-        def average(cost: str) -> float:
-            return float(np.mean([row.costs[cost] for row in rows if cost in row.costs] or [math.nan]))
-
         return Outcome(
             np.array([row.score or 0.0 for row in rows]),
-            average("jerk"),
-            average("stalls"),
-            average("evaluations") / average("plans"),
+            np.array([bool(row.success) for row in rows]),
             result.failed,
+            _columns([row.costs for row in rows]),
+            _columns([row.metrics for row in rows]),
         )
 
 
-def carry_out(jobs: Sequence[Job], lab: Lab, shipped: bool, word: str) -> dict[Job, Outcome]:
+def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Each name that any row has, with its value in every row (NaN where it has none)."""
+    return {name: np.array([row.get(name, np.nan) for row in rows]) for name in {name for row in rows for name in row}}
+
+
+def carry_out(jobs: Sequence[Job], lab: Lab, word: str) -> dict[Job, Outcome]:
     """All jobs, on as many processes as the lab has."""
     done: dict[Job, Outcome] = {}
 
@@ -199,11 +149,11 @@ def carry_out(jobs: Sequence[Job], lab: Lab, shipped: bool, word: str) -> dict[J
 
     lab.tell(word, 0, len(jobs))
     if min(lab.workers, len(jobs)) == 1:
-        bench = Bench(lab.folder, shipped)
+        bench = Bench(lab.folder)
         for job in jobs:
             take(job, bench(job))
         return done
-    workers: Workers[Job, Any] = Workers(min(lab.workers, len(jobs)), partial(Bench, lab.folder, shipped))
+    workers: Workers[Job, Any] = Workers(min(lab.workers, len(jobs)), partial(Bench, lab.folder))
     try:
         for job, outcome in workers.results(jobs):
             take(job, outcome)

@@ -117,7 +117,7 @@ def test_a_later_reaction_is_a_harder_hit(env):
             hits.append(infos[-1]["metrics"]["peak_force_n"])
         return np.mean(hits)
 
-    on_time, late, later = peak(0), peak(4), peak(7)
+    on_time, late, later = peak(0), peak(3), peak(6)
     assert on_time < late < later
 
 

@@ -518,6 +518,7 @@ def test_a_bad_configuration_is_named(changes, named):
         ({"wrench": torch.zeros(3, 9, 6)}, "wrench"),
         ({"wrench": torch.full((3, 10, 6), torch.nan)}, "NaN"),
         ({"instruction": torch.zeros(3, 5, dtype=torch.uint8)}, "instruction"),
+        ({"pixels": torch.zeros(3, 8, 9, 3, dtype=torch.uint8)}, "pixels"),
         ({"goal": None}, "goal"),
     ],
 )
