@@ -186,10 +186,10 @@ class GuardedWipe(Filmed):
 
     ## End
     `terminated` when the tool has passed x = 65 mm, or when the net contact force exceeded 25 N at any physics step,
-    which is a failure. `truncated` after 300 ticks (10 s). The last `info` holds `success`: more than 90 % of the strip
-    was wiped, the force was within 2 N in 80 % of the ticks with contact, and it never reached 15 N. Also `score`, the
-    product of the two shares (0 when the guard stopped it), and `metrics`: `peak_force_n` (of the contacts at 1 kHz),
-    `force_rmse_n`, `coverage`, `in_band` and `duration_s`.
+    which is a failure. `truncated` after 300 ticks (10 s). `info["peak_force_n"]` is the largest contact force so far,
+    at 1 kHz. The last `info` holds `success`: more than 90 % of the strip was wiped, the force was within 2 N in 80 % of
+    the ticks with contact, and it never reached 15 N. Also `score`, the product of the two shares (0 when the guard
+    stopped it), and `metrics`: `peak_force_n`, `force_rmse_n`, `coverage`, `in_band` and `duration_s`.
 
     ## Event
     The first touch: in its step `info["event"]` is `{"name": "touch", "time_s": t}`, seconds since reset.
@@ -277,7 +277,7 @@ class GuardedWipe(Filmed):
         self.data.ctrl[:] = delta.clip(-MAX_DELTA, MAX_DELTA) / (steps * STEP_S)
         stopped = self._wrist.advance(steps, STOP_N)
 
-        info: dict[str, Any] = {"success": False}
+        info: dict[str, Any] = {"success": False, "peak_force_n": self._wrist.peak_n}
         force = self._wrist.contact_n
         if not self._touched and force.max() > TOUCHES_N:
             self._touched = True
@@ -304,7 +304,7 @@ class GuardedWipe(Filmed):
 
         def wipe() -> np.ndarray:
             x, z = self.data.qpos
-            pressed_n = -float(self._wrist.window[-7:, 2].mean())  # over the last tick
+            pressed_n = float(np.hypot(*self._wrist.window[-7:, [0, 2]].mean(axis=0)))  # over the last tick
             if pressed_n > TOUCHES_N:
                 speed = min(max(YIELD * (pressed_n - self._asked), YIELD_LIMITS[0]), YIELD_LIMITS[1])
                 return np.array([STROKE, speed * TICK_S], np.float32)

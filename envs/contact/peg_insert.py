@@ -273,9 +273,9 @@ class PegInsert(Filmed):
 
     ## End
     `terminated` when the peg is 15 mm in at the end of a tick, which is the success, or when the net contact force has
-    exceeded 20 N at any physics step, which is a failure. `truncated` after 240 ticks (8 s). The last `info` holds
-    `score` and `metrics`: `peak_force_n` (of the contacts at 1 kHz), `contact_force_n` (their mean while they touch
-    with more than 0.5 N), `depth_mm` and `duration_s`.
+    exceeded 20 N at any physics step, which is a failure. `truncated` after 240 ticks (8 s). `info["peak_force_n"]` is
+    the largest contact force so far, at 1 kHz. The last `info` holds `score` and `metrics`: `peak_force_n`,
+    `contact_force_n` (the mean while they touch with more than 0.5 N), `depth_mm` and `duration_s`.
 
     ## Event
     The first touch: in its step `info["event"]` is `{"name": "touch", "time_s": t}`, seconds since reset.
@@ -369,7 +369,7 @@ class PegInsert(Filmed):
         self.data.ctrl[:] = delta.clip(-MAX_DELTA, MAX_DELTA) / (steps * STEP_S)
         stopped = self._wrist.advance(steps, STOP_N)
 
-        info: dict[str, Any] = {}
+        info: dict[str, Any] = {"peak_force_n": self._wrist.peak_n}
         contact_n = self._wrist.contact_n
         touching = contact_n > TOUCHES_N
         if touching.any():
