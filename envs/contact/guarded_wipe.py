@@ -187,8 +187,8 @@ class GuardedWipe(Filmed):
     ## End
     `terminated` when the tool has passed x = 65 mm, or when the net contact force exceeded 25 N at any physics step,
     which is a failure. `truncated` after 300 ticks (10 s). `info["peak_force_n"]` is the largest contact force so far,
-    at 1 kHz. The last `info` holds `success`: more than 90 % of the strip was wiped, the force was within 2 N in 80 % of
-    the ticks with contact, and it never reached 15 N. Also `score`, the product of the two shares (0 when the guard
+    at 1 kHz. The last `info` holds `success`: more than 90 % of the strip was wiped, the force was within 2 N in 80 %
+    of the ticks with contact, and it never reached 15 N. Also `score`, the product of the two shares (0 when the guard
     stopped it), and `metrics`: `peak_force_n`, `force_rmse_n`, `coverage`, `in_band` and `duration_s`.
 
     ## Event

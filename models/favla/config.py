@@ -26,7 +26,7 @@ class FavlaConfig(FlowConfig):
 
     ``fusion`` says where force enters: ``"none"``; ``"prefix"``: tokens of the slow pass; and, besides that, the newest
     force among the expert's input tokens (``"input"``), or in every layer by a plain cross-attention (``"adapter"``)
-    or by one that is balanced against vision (``"gated"``, with ``fixed_gate`` always half and half).
+    or by one that is balanced against vision (``"gated"``; a ``fixed_gate`` in [0, 1] does not learn).
     ``force_tokens`` are made of a window, by a network of ``force_width`` features.
 
     ``slow_every`` is the slow period in ticks, and ``late`` how many ticks a slow pass may take: together, how old a
@@ -42,7 +42,7 @@ class FavlaConfig(FlowConfig):
     wrench: tuple[int, int] = (10, 6)
     text: int = 0
     fusion: Fusion = "gated"
-    fixed_gate: bool = False
+    fixed_gate: float | None = None
     force_tokens: int = 4
     force_width: int = 32
     slow_width: int = 64
@@ -90,8 +90,12 @@ class FavlaConfig(FlowConfig):
             raise ValueError(f"variance_weight={self.variance_weight}, expected a number of at least 0")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} is not a multiple of heads={self.heads}")
-        if self.fixed_gate and self.fusion != "gated":
-            raise ValueError(f"fixed_gate=True, but fusion={self.fusion!r} has no gate; leave it out or choose 'gated'")
+        if self.fixed_gate is not None and not 0 <= self.fixed_gate <= 1:
+            raise ValueError(f"fixed_gate={self.fixed_gate}, expected a share in [0, 1], or None for one that learns")
+        if self.fixed_gate is not None and self.fusion != "gated":
+            raise ValueError(
+                f"fixed_gate={self.fixed_gate}, but fusion={self.fusion!r} has no gate; leave it out or choose 'gated'"
+            )
 
     @property
     def feels(self) -> bool:

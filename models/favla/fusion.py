@@ -65,15 +65,17 @@ class FGDF(ForceAttention):
     """Ours: what is seen and what is felt, weighed by a gate for each head.
 
     ``g = sigmoid(w [mean force token, LN(mean z), y_hat, |force|] + b)``. With w = b = 0 and the output of the
-    cross-attention zero, a new one changes nothing: g = 1/2, so 2 (1 - g) = 1, bit for bit. ``fixed`` keeps g = 1/2.
+    cross-attention zero, a new one changes nothing: g = 1/2, so 2 (1 - g) = 1, bit for bit. ``fixed`` in
+    [0, 1] is a gate that does not learn: 1/2 adds both up, 1 feels alone.
 
     The mean is over the tokens that do not change while a chunk is sampled: so a chunk has one gate, chance and actions
     beyond the end have no say in it, and it costs the sampler's steps nothing.
     """
 
-    def __init__(self, width: int, heads: int, fixed: bool = False) -> None:
+    def __init__(self, width: int, heads: int, fixed: float | None = None) -> None:
         super().__init__(width, heads)
-        self.gate = None if fixed else nn.Linear(2 * width + 2, heads)
+        self.fixed = fixed
+        self.gate = nn.Linear(2 * width + 2, heads) if fixed is None else None
 
     @torch.no_grad()
     def initialize(self) -> None:
@@ -90,8 +92,13 @@ class FGDF(ForceAttention):
         ``magnitude`` [B] how large it is now, in units of its scale.
         """
         force = self.project(tokens)
-        if self.gate is None:
-            return force._replace(gate=y_hat.new_full((len(y_hat), self.heads), 0.5))
+        if self.fixed is not None:
+            gate = y_hat.new_full((len(y_hat), self.heads), self.fixed)
+            if self.fixed == 0.5:
+                return force._replace(gate=gate)
+            factor = 2 * gate[..., None, None]
+            return Force(force.keys, force.values * factor, 2 - factor, gate)
+        assert self.gate is not None
         seen = functional.layer_norm(z, z.shape[-1:])
         gate = self.gate(torch.cat([tokens.mean(1), seen, y_hat[:, None], magnitude[:, None]], dim=-1)).sigmoid()
         factor = 2 * gate[..., None, None]

@@ -28,18 +28,19 @@ EMA = 0.3  # the share of the newest tick in the label's moving average
 class FavlaRecipe(Recipe):
     """How to train a FAVLA policy.
 
-    ``fusion``, ``fixed_gate``, ``slow_every``, ``late``, ``label_window`` and ``variance_weight`` are those of
+    A chunk is longer than a slow period, so that it lasts until the next context is there. ``fusion``, ``fixed_gate``, ``slow_every``, ``late``, ``label_window`` and ``variance_weight`` are those of
     :class:`FavlaConfig`.
     """
 
-    demonstrations: int = 500
-    steps: int = 3000
+    demonstrations: int = 300
+    steps: int = 1500
     batch: int = 64
+    horizon: int = 24
     noise: float = 0.1
-    max_delay: int = 4
-    execute: int = 16
+    max_delay: int = 6
+    execute: int = 24
     fusion: str = "gated"
-    fixed_gate: bool = False
+    fixed_gate: float | None = None
     slow_every: int = 16
     late: int = 8
     label_window: int = 24

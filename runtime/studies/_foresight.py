@@ -71,12 +71,16 @@ def foresight(env_id: str, checkpoint: Path, seeds: range) -> Foresight:
             )
         ]
     )
-    early = (leads >= policy.config.slow_every).sum(axis=0)
+    label_leads, forecast_leads = (rate(list(lead)) for lead in (leads >= policy.config.slow_every).T)
+    assert label_leads is not None
+    assert forecast_leads is not None
     gates = np.full(len(label), np.nan) if gate is None else gate.mean(dim=(1, 2)).numpy()
     return Foresight(
         float(np.corrcoef(y_hat, label)[0, 1]),
-        *(float(np.median(lead)) for lead in leads.T),
-        *(rate(int(count), len(leads)) for count in early),
+        float(np.median(leads[:, 0])),
+        float(np.median(leads[:, 1])),
+        label_leads,
+        forecast_leads,
         float(gates[~touching].mean()),
         float(gates[touching].mean()),
         float(label.mean()),
@@ -170,8 +174,8 @@ def diary(env_id: str, checkpoint: Path, seed: int) -> Diary:
     times = (np.arange(len(windows))[:, None] * tick_s) // 0.005 * 0.005 + 0.005 * np.arange(-9, 1)
     first = [
         note
-        for number, note in enumerate(noted.notes)
-        if not number or note[0] // period > noted.notes[number - 1][0] // period
+        for note, before in zip(noted.notes, [(-period, {}), *noted.notes], strict=False)
+        if note[0] // period > before[0] // period
     ]
     return Diary(
         times.ravel(),

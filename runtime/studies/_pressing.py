@@ -34,7 +34,7 @@ class Pressed(NamedTuple):
 
 
 class Forecast(Rate):
-    """Told whether the force will change in this cycle if the robot goes on as it does: ``most`` calls then, else one."""
+    """Told whether the force will change in this cycle if the robot goes on as it does: then ``most`` calls."""
 
     def __init__(self, most: int, foresee: Callable[[np.ndarray], np.ndarray]) -> None:
         self.most, self._foresee = most, foresee
@@ -87,7 +87,7 @@ class Pressing(Agent):
         else:
             memory.speed = -APPROACH if felt_n < 0.5 else float(np.clip(GAIN * (felt_n - HOLD_N), *LIMITS))
         later = [tick - elapsed for tick in memory.due if tick > elapsed]
-        actions = np.tile(np.float32([0.0, memory.speed * TICK_S]), (PERIOD, 1))
+        actions = np.tile(np.array([0.0, memory.speed * TICK_S], np.float32), (PERIOD, 1))
         yield ActionPart(0, actions, evaluations=1, replan_in=later[0] if later else None)
 
 
@@ -95,7 +95,8 @@ class _Press(gymnasium.Wrapper):
     """A flat table for a fixed time."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        self._tick, self._errors = 0, []  # type: list[float]
+        self._tick = 0
+        self._errors: list[float] = []
         return super().reset(**options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -214,7 +214,7 @@ def test_fusion_is_what_the_page_says():
     z, tokens, seen = (torch.randn(2, n, 16, generator=g, dtype=torch.float64) for n in (H, 4, H))
     y_hat, magnitude = torch.rand(2, generator=g, dtype=torch.float64), torch.tensor([0.1, 3.0]).double()
     normal = functional.layer_norm(z, (16,))
-    adapter, fgdf, static = ForceAdapter(16, 2).double(), FGDF(16, 2).double(), FGDF(16, 2, fixed=True).double()
+    adapter, fgdf, static = ForceAdapter(16, 2).double(), FGDF(16, 2).double(), FGDF(16, 2, fixed=0.5).double()
     out = torch.nn.Linear(16, 16).double()
     for module in (adapter, fgdf, static):
         shake(module, 5)
@@ -231,7 +231,7 @@ def test_fusion_is_what_the_page_says():
     torch.testing.assert_close(static(normal, split(seen, 2), out, half), out(seen) + felt(static, normal, tokens))
 
 
-def grafted(fixed=False):
+def grafted(fixed=None):
     """A base policy with every weight at work, and a gated one that has just been made of it."""
     base = FavlaPolicy(config("prefix")).double()
     shake(base, 1)
@@ -240,7 +240,7 @@ def grafted(fixed=False):
     return base, gated
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("fixed", [None, 0.5])
 def test_a_new_gate_changes_no_bit_of_the_base_model(fixed):
     base, gated = grafted(fixed)
     schedule = HorizonAwareSchedule(H, 4)
@@ -490,7 +490,8 @@ def test_configuration_and_weights_survive_a_checkpoint(fusion):
     ("changes", "named"),
     [
         ({"fusion": "late"}, "fusion"),
-        ({"fusion": "adapter", "fixed_gate": True}, "fixed_gate"),
+        ({"fusion": "adapter", "fixed_gate": 0.5}, "fixed_gate"),
+        ({"fixed_gate": 1.5}, "fixed_gate"),
         ({"fast": ()}, "fast"),
         ({"fast": ("tool",)}, "fast"),
         ({"wrench": (10, 3)}, "wrench"),
