@@ -28,8 +28,8 @@ EMA = 0.3  # the share of the newest tick in the label's moving average
 class FavlaRecipe(Recipe):
     """How to train a FAVLA policy.
 
-    A chunk is longer than a slow period, so that it lasts until the next context is there. ``fusion``, ``fixed_gate``, ``slow_every``, ``late``, ``label_window`` and ``variance_weight`` are those of
-    :class:`FavlaConfig`.
+    A chunk is longer than a slow period, so that it lasts until the next context is there. ``fusion``, ``fixed_gate``,
+    ``slow_every``, ``late``, ``label_window`` and ``variance_weight`` are those of :class:`FavlaConfig`.
     """
 
     demonstrations: int = 300
