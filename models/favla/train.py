@@ -35,6 +35,7 @@ class FavlaRecipe(Recipe):
     demonstrations: int = 300
     steps: int = 1500
     batch: int = 64
+    lr: float = 3e-3
     horizon: int = 24
     noise: float = 0.1
     max_delay: int = 6

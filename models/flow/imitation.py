@@ -43,7 +43,7 @@ class Recipe:
 
     ``demonstrations`` episodes are collected, disturbed by ``noise`` and, if ``lags``, by lags of up to ``max_delay``
     ticks (see ``collect``); without lags, prefixes are the expert's own next actions. ``steps`` batches of
-    ``batch`` windows fitted; ``decay`` is that of the moving average of the weights, which is what is kept.
+    ``batch`` windows fitted, with AdamW at the rate ``lr`` (where no backend says otherwise); ``decay`` is that of the moving average of the weights, which is what is kept.
     ``horizon``, ``max_delay``, ``width``, ``depth``, ``heads``, ``mix``, ``times``, ``alpha`` and ``mask_finished``
     are those of :class:`FlowConfig`. ``execute``, ``sampling_steps`` and ``schedule`` (``"constant"`` or ``"has"``) go
     on the card as the agent's defaults. ``state`` names the observation keys that the policy reads (empty: every
@@ -54,6 +54,7 @@ class Recipe:
     demonstrations: int = 1000
     steps: int = 4000
     batch: int = 128
+    lr: float = 1e-3
     seed: int = 0
     noise: float = 0.15
     lags: bool = True
@@ -151,7 +152,7 @@ class Trainer(Generic[R, Policy]):
         seeds = np.random.SeedSequence(recipe.seed).generate_state(3)
         policy = self._begin(env, good, recipe, start, torch.Generator().manual_seed(int(seeds[0])))
         policy = backend.apply(policy)  # type: ignore[assignment]
-        optimizer = backend.optimizer(policy) or AdamW().build(policy)
+        optimizer = backend.optimizer(policy) or AdamW(recipe.lr).build(policy)
         average = Average(policy, recipe.decay)
         batches = self.windows(good, policy, recipe.batch, np.random.default_rng(int(seeds[1])))
         schedule = CosineSchedule(recipe.steps, warmup=min(200, recipe.steps // 10))
