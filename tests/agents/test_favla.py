@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -117,15 +118,15 @@ def test_streamed_plans_bring_near_actions_first_and_stop_when_there_are_enough(
     assert first.start == 3
 
 
-class Pressing:
+class Pressing(gymnasium.Env):
     """A world whose force jumps at tick 5; nothing else happens."""
 
-    observation_space, action_space, spec, metadata = SPACE, ACTIONS, None, {}
+    observation_space, action_space = SPACE, ACTIONS
 
     def __init__(self, ticks=16, jump=5):
-        self.ticks, self.jump, self.unwrapped = ticks, jump, self
+        self.ticks, self.jump = ticks, jump
 
-    def reset(self, seed=None):
+    def reset(self, *, seed=None, options=None):
         self.tick = 0
         return see(0), {}
 
@@ -179,7 +180,12 @@ def test_the_oracle_is_privileged_and_asks_what_would_come_of_going_on():
     agent = Favla(policy(), schedule=make_schedule("constant", H, 3), rate=None, most=4, label=label)
     assert agent.privileged and not favla().privileged
     asked = []
-    memory = begin(agent, foresee=lambda actions: asked.append(actions) or np.zeros((6, 6)))
+
+    def foresee(actions):
+        asked.append(actions)
+        return np.zeros((6, 6))
+
+    memory = begin(agent, foresee=foresee)
     planned = chunk(agent.plan(memory, Call(see(0), agent.encode(memory, see(0)))))
     list(agent.plan(memory, Call(see(1), agent.encode(memory, see(1)), tick=8)))
     assert memory.due == (0,) and not asked[0].any()

@@ -71,7 +71,12 @@ def test_the_oracle_labels_what_it_is_told():
     told = np.zeros((8, 6))
     told[4:, 2] = 6.0  # variance 9, deviation 3
     asked = []
-    oracle = Oracle(8, lambda actions: asked.append(actions) or told, label)
+
+    def foresee(actions):
+        asked.append(actions)
+        return told
+
+    oracle = Oracle(8, foresee, label)
     going_on = np.ones((8, 2))
     assert oracle.calls(cycle(going_on=going_on)) == int(np.ceil(8 * np.tanh(3 / 2)))
     assert asked[0] is going_on
