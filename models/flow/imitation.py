@@ -45,10 +45,11 @@ class Recipe:
     ticks (see ``collect``); without lags, prefixes are the expert's own next actions. ``steps`` batches of ``batch``
     windows are fitted, with AdamW at the rate ``lr`` where no backend says otherwise; ``decay`` is that of the moving
     average of the weights, which is what is kept. ``horizon``, ``max_delay``, ``width``, ``depth``, ``heads``,
-    ``mix``, ``times``, ``alpha`` and ``mask_finished`` are those of :class:`FlowConfig`. ``execute``, ``sampling_steps`` and ``schedule`` (``"constant"`` or ``"has"``) go
-    on the card as the agent's defaults. ``state`` names the observation keys that the policy reads (empty: every
-    vector of floats but ``wrench``); pictures are read where the environment sends them. ``normalization`` overrides
-    the kind for a key (default: mean and standard deviation).
+    ``mix``, ``times``, ``alpha`` and ``mask_finished`` are those of :class:`FlowConfig`. ``execute``,
+    ``sampling_steps`` and ``schedule`` (``"constant"`` or ``"has"``) go on the card as the agent's defaults. ``state``
+    names the observation keys that the policy reads (empty: every vector of floats but ``wrench``); pictures are read
+    where the environment sends them. ``normalization`` overrides the kind for a key (default: mean and standard
+    deviation).
     """
 
     demonstrations: int = 1000
