@@ -17,7 +17,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from ..dynamic.filmed import Filmed
+from ..filmed import Filmed
 from ..interface import Component, Interface
 from .wrist import STEP_S, WINDOW, WRENCH, Wrist, substeps
 

@@ -17,8 +17,8 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
+from ..filmed import Filmed
 from ..interface import Component, Interface
-from .filmed import Filmed
 
 CONTROL_HZ = 30
 SUBSTEPS = 8  # physics steps in one control tick

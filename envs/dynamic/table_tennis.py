@@ -19,9 +19,9 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
+from ..filmed import Filmed
 from ..interface import Component, Interface
 from .ball_flight import RADIUS, Ball, Surface, aim
-from .filmed import Filmed
 
 CONTROL_HZ = 30  # the paper's robot: a tick of 33.3 ms
 SUBSTEPS = 16  # physics steps in one control tick

@@ -10,8 +10,8 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from ..interface import Component, Interface
-from ..offscreen import Offscreen, SceneEdit
+from .interface import Component, Interface
+from .offscreen import Offscreen, SceneEdit
 
 
 class Filmed(gymnasium.Env[dict[str, Any], np.ndarray]):
