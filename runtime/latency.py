@@ -22,6 +22,8 @@ _KEYS = ("encode_ms", "evaluation_ms", "part_ms")
 class LatencyModel:
     """Time per slow encode, per network evaluation, and per part that carries actions (its sending), in ms.
 
+    Of an agent that encodes by itself the encode comes before each plan; of a multi-rate one it runs beside acting.
+
     Raises ``ValueError`` for a time that is negative or not a number.
     """
 

@@ -65,7 +65,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
 class Way(NamedTuple):
     """A way to act: its name in the tables, a network, the agent's options, and how overlapping plans are averaged.
 
-    ``{calls}`` and ``{force_n}`` in the options stand for what was found to give as many calls as FAMI makes.
+    ``{calls}``, ``{force_n}`` and ``{told}`` in the options stand for what was found to give as many calls as FAMI
+    makes.
     """
 
     name: str
@@ -83,8 +84,8 @@ FAMI = Way("FAMI")
 EQUAL = Way("static, as many calls", options="rate=static,calls={calls}")
 RANDOM = Way("random, as many calls", options="rate=random,calls={calls},most=4")
 THRESHOLD = Way("threshold, as many calls", options="rate=threshold,force_n={force_n},most=4")
-ORACLE = Way("oracle", options="rate=oracle")
-RATES = (*map(_static, (1, 2, 4, 8)), FAMI, EQUAL, RANDOM, THRESHOLD, ORACLE)
+ORACLE = Way("oracle, as many calls", options="rate=oracle,most={told}")
+RATES = (*map(_static, (1, 2, 4, 8)), FAMI, EQUAL, RANDOM, THRESHOLD)
 FUSIONS = tuple(
     _static(4, name) for name in ("none", "prefix", "input", "adapter", "fixed gate", "force only", "no forecast")
 )
@@ -97,6 +98,7 @@ OPTIONS = (
 WHOLE = Way("streaming network, whole plans", "streaming", "rate=fami,schedule=constant")
 STREAMED = Way("streaming network, FASTER", "streaming", "rate=fami,schedule=has")
 THRESHOLDS = (0.5, 3.0, 4.5, 5.5, 6.5, 8.0, 9.5)  # N, of which one is chosen
+TOLD = (2, 3, 4, 5, 6)  # calls at most of the oracle, of which one is chosen
 
 
 class World(NamedTuple):
@@ -128,7 +130,7 @@ FULL = Plan(
     30,
     200,
     {
-        WIPE: World(PROFILES, (*RATES, *FUSIONS, *OPTIONS, WHOLE, STREAMED), (*RATES[:-1], WHOLE, STREAMED)),
+        WIPE: World(PROFILES, (*RATES, ORACLE, *FUSIONS, *OPTIONS, WHOLE, STREAMED), (*RATES, WHOLE, STREAMED)),
         PEG: World(PROFILES[:1], (*_BRIEF, _static(4, "none"), _static(4, "prefix")), _BRIEF),
     },
 )
@@ -223,7 +225,7 @@ def _cell(plan: Plan, env: str, way: Way, seed: int, found: dict[str, float]) ->
 
 
 def _episodes(plan: Plan, seeds: Sequence[int], lab: Lab) -> Cells:
-    found = {(env, seed): _match(plan, env, seed, lab) for env in plan.worlds for seed in seeds}
+    found = _match(plan, seeds, lab)
     jobs: dict[Cell, tuple[str, str, str]] = {}
     for env, world in plan.worlds.items():
         for seed in seeds:
@@ -243,18 +245,36 @@ def _episodes(plan: Plan, seeds: Sequence[int], lab: Lab) -> Cells:
     return cells
 
 
-def _match(plan: Plan, env: str, seed: int, lab: Lab) -> dict[str, float]:
-    """How many calls a cycle FAMI makes, and the threshold that comes nearest, on episodes of their own."""
+def _match(plan: Plan, seeds: Sequence[int], lab: Lab) -> dict[tuple[str, int], dict[str, float]]:
+    """World and training seed to how many calls a cycle FAMI makes, and what brings the others nearest to it.
 
-    def calls(way: Way, **given: float) -> float:
-        cell = replace(_cell(plan, env, way, seed, given), episodes=plan.calibration, first_seed=1_000_000)
-        costs = carry_out([cell], lab, "matching")[cell].costs
-        return float(costs["plans"].sum() / costs["encodes"].sum())
-
-    wanted = calls(FAMI)
-    thresholds = THRESHOLDS if plan.trained else THRESHOLDS[::3]
-    nearest = min(thresholds, key=lambda force_n: abs(calls(THRESHOLD, force_n=force_n) - wanted))
-    return {"calls": round(wanted, 2), "force_n": nearest}
+    All on episodes of their own.
+    """
+    jobs: dict[Cell, tuple[str, int, str, float]] = {}
+    for env, world in plan.worlds.items():
+        for seed in seeds:
+            for way, name, values in (
+                (FAMI, "calls", (0.0,)),
+                (THRESHOLD, "force_n", THRESHOLDS),
+                (ORACLE, "told", TOLD),
+            ):
+                for value in (values if plan.trained else values[::3]) if way in world.at_once else ():
+                    cell = _cell(plan, env, way, seed, {name: value})
+                    jobs[replace(cell, episodes=plan.calibration, first_seed=1_000_000)] = env, seed, name, value
+    calls = {}
+    for job, outcome in carry_out(list(jobs), lab, "matching").items():
+        assert isinstance(job, Cell)
+        calls[jobs[job]] = float(outcome.costs["plans"].sum() / outcome.costs["encodes"].sum())
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for env in plan.worlds:
+        for seed in seeds:
+            wanted = calls[env, seed, "calls", 0.0]
+            found[env, seed] = {"calls": round(wanted, 2)}
+            for name in ("force_n", "told"):
+                tried = {key[3]: abs(made - wanted) for key, made in calls.items() if key[:3] == (env, seed, name)}
+                if tried:
+                    found[env, seed][name] = min(tried, key=tried.__getitem__)
+    return found
 
 
 def _peaks(cells: Cells, env: str, name: str, way: Way) -> np.ndarray:
