@@ -74,7 +74,13 @@ class Demonstrations:
         )
 
     def batches(
-        self, horizon: int, size: int, generator: np.random.Generator, stale: int = 0
+        self,
+        horizon: int,
+        size: int,
+        generator: np.random.Generator,
+        *,
+        stale: int = 0,
+        ahead: Sequence[int] = (),
     ) -> Iterator[dict[str, Any]]:
         """Endless random batches of windows, every tick equally likely.
 
@@ -83,7 +89,8 @@ class Demonstrations:
         actions, the rest of the lag; all others are the expert's. ``valid`` ends where a further lag begins, after
         whose first tick the expert's actions answer to something else than its actions before, and where the episode
         ends; from there on the last action is repeated. With ``stale``, ``slow`` is like ``observation``, up to so many
-        ticks earlier (within the episode) and at tick ``slow_tick`` [size]: what a slow pass had seen.
+        ticks earlier (within the episode) and at tick ``slow_tick`` [size]: what a slow pass had seen. ``future`` holds
+        the pictures [size, n, ...] of the n ticks ``ahead``, and ``future_valid`` [size, n] is false beyond the end.
         """
         ticks = np.arange(len(self.actions))
         ends = np.repeat(np.cumsum(self.lengths), self.lengths)
@@ -95,10 +102,11 @@ class Demonstrations:
 
         lag_over, lag_next = first(~self.lagging), np.append(first(self.lagging), len(ticks))
         observations = {key: torch.from_numpy(values) for key, values in self.observations.items()}
-        ahead = np.arange(horizon)
+        following = np.arange(horizon)
+        pictures = [key for key, values in self.observations.items() if values.ndim == 4]
         while True:
             tick = generator.integers(len(ticks), size=size)
-            index = tick[:, None] + ahead
+            index = tick[:, None] + following
             free = lag_over[tick]
             stop = np.minimum(ends[tick], lag_next[free] + 1)
             at = np.minimum(index, stop[:, None] - 1)
@@ -112,6 +120,11 @@ class Demonstrations:
                 then = np.maximum(starts[tick], tick - generator.integers(0, stale + 1, size))
                 batch["slow"] = {key: values[torch.from_numpy(then)] for key, values in observations.items()}
                 batch["slow_tick"] = torch.from_numpy(then)
+            if len(ahead):
+                then = tick[:, None] + np.asarray(ahead)
+                places = torch.from_numpy(np.minimum(then, ends[tick][:, None] - 1))
+                batch["future"] = {key: observations[key][places] for key in pictures}
+                batch["future_valid"] = torch.from_numpy(then < ends[tick][:, None])
             if self.lagging.any():
                 batch["delay"] = torch.from_numpy(free - tick)
             yield batch

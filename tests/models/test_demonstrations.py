@@ -137,6 +137,30 @@ def test_windows_are_given_the_rest_of_a_lag_and_end_with_what_the_expert_still_
     assert len(found) > 0.9 * len(data.actions)
 
 
+def test_windows_also_show_what_was_seen_earlier_and_what_will_be_seen():
+    lengths = np.array([5, 9])
+    count = int(lengths.sum())
+    step = np.concatenate([np.arange(5), np.arange(9)])
+    pictures = np.broadcast_to(step[:, None, None, None], (count, 2, 2, 3)).astype(np.uint8)
+    zeros = np.zeros((count, 1), np.float32)
+    data = Demonstrations(
+        {"agent_pos": step[:, None].astype(np.float32), "pixels": pictures},
+        *(zeros, zeros, np.zeros(count, bool), lengths, np.arange(2), np.ones(2, bool), np.zeros(2, bool)),
+    )
+    batch = next(data.batches(4, 500, np.random.default_rng(0), stale=3, ahead=(2, 6)))
+    now, then = batch["observation"]["agent_pos"][:, 0], batch["slow"]["agent_pos"][:, 0]
+    age = (now - then).numpy()
+    assert set(age) == {0, 1, 2, 3} and (age <= now.numpy()).all()
+    np.testing.assert_array_equal(step[batch["slow_tick"].numpy()], then.numpy())
+    first = batch["slow_tick"].numpy() < 5
+    length = np.where(first, 5, 9)
+    for place, ticks in enumerate((2, 6)):
+        valid = now.numpy() + ticks < length
+        np.testing.assert_array_equal(batch["future_valid"][:, place].numpy(), valid)
+        seen = batch["future"]["pixels"][:, place, 0, 0, 0].numpy()
+        np.testing.assert_array_equal(seen, np.minimum(now.numpy() + ticks, length - 1))
+
+
 def test_observations_flatten_by_key():
     flat = flatten({"pixels": {"front": np.zeros((2, 2, 3), np.uint8)}, "agent_pos": np.ones(2), "instruction": "go"})
     shapes = {"pixels/front": (2, 2, 3), "agent_pos": (2,), "instruction": (64,)}
