@@ -13,6 +13,8 @@ WORLDS: dict[str, tuple[str, dict]] = {
     "DetourIntercept": ("palaestra.envs.dynamic.detour_intercept:DetourIntercept", {}),
     "GuardedWipe": ("palaestra.envs.contact.guarded_wipe:GuardedWipe", {}),
     "PegInsert": ("palaestra.envs.contact.peg_insert:PegInsert", {}),
+    "PixelReach": ("palaestra.envs.reach.pixel_reach:PixelReach", {}),
+    "PixelIntercept": ("palaestra.envs.dynamic.pixel_intercept:PixelIntercept", {}),
     **{
         f"robosuite.{task}": (_ARM, {"task": task})
         for task in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -121,11 +122,11 @@ class ActionFlow(nn.Module):
         some_given = bool(is_given.any())
         x = torch.where(is_given[..., None], normal_given, noise) if some_given else noise
         pull = guidance and guidance._replace(target=self.normalize_action(guidance.target))
-        for step in range(schedule.steps):
+        for step, now in enumerate(self._contexts(context, schedule.steps)):
             tau, following = table[step], table[step + 1]
             # Most plans have one time for all actions; one row is then enough for the network.
             shared = not some_given and bool((tau == tau[0, 0]).all())
-            velocity = guided(partial(self.velocity, context), x, tau[:1, :1] if shared else tau, pull)
+            velocity = guided(partial(self.velocity, now), x, tau[:1, :1] if shared else tau, pull)
             x = torch.addcmul(x, velocity, (following - tau)[..., None])  # a given action has no time to move
             newly_final = (following < FINAL) & (tau >= FINAL)
             actions = self.normalize_action.inverse(x)
@@ -144,6 +145,10 @@ class ActionFlow(nn.Module):
         ten = ConstantSchedule(self.config.horizon, 10)
         *_, last = self.stream(self.encode(observation), noise, schedule or ten, prefixes)
         return last.actions
+
+    def _contexts(self, context: Any, steps: int) -> Iterator[Any]:
+        """What each of the ``steps`` of :meth:`stream` reads; a policy whose context moves with them overrides it."""
+        return repeat(context, steps)
 
     def _features(self, key: str, values: Tensor) -> Tensor:
         vectors = values.flatten(1).to(self.dtype)

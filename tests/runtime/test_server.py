@@ -1,6 +1,7 @@
 """An agent behind a socket is the same agent, and nothing that happens to the socket harms anybody else."""
 
 import gc
+import itertools
 import json
 import os
 import queue
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -84,10 +86,12 @@ def serve():
 # --- the same agent ---
 
 
-@pytest.mark.parametrize("name", ["Chunks", "Together", "Learner", "TwoRates", "Cycles"])
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [*itertools.product(("Chunks", "Together", "Learner", "TwoRates", "Cycles"), (1, 3)), ("favla", 1)],
+)
 def test_episodes_through_the_socket_are_bitwise_those_in_process(serve, name, lanes):
-    world = "palaestra/BallIntercept-v0"
+    world = "palaestra/GuardedWipe-v0" if name == "favla" else "palaestra/BallIntercept-v0"
     envs = [make_env(world) for _ in range(lanes)]
 
     class Tape:
@@ -112,7 +116,7 @@ def test_episodes_through_the_socket_are_bitwise_those_in_process(serve, name, l
             for t, o in zip(tapes, outcomes, strict=True)
         ]
 
-    make = agents.AGENTS[name]
+    make = partial(make_agent, "favla", world) if name == "favla" else agents.AGENTS[name]
     remote = serve.connect(serve(make()))
     assert remote.learns == (name == "Learner")
     assert run(remote) == run(make())
