@@ -149,12 +149,12 @@ class Favla(Flow):
             if foresee is None:
                 raise ValueError(f"rate='oracle' asks the world what is coming, and {episode.env_id} has no foresee()")
             rate = Oracle(self._most, foresee, self._label)
-        return FavlaMemory(memory.generator, memory.action_space, rate=rate)
+        return FavlaMemory(memory.generator, memory.action_space, memory.instruction, rate=rate)
 
     def encode(self, memory: FavlaMemory, observation: Observation) -> SlowContext:
         """The slow pass."""
         with torch.inference_mode():
-            return self.policy.encode_slow(self._batch([Call(observation)], self.config.inputs))
+            return self.policy.encode_slow(self._batch([(memory, Call(observation))], self.config.inputs))
 
     def plan_many(self, jobs: Sequence[tuple[Any, Call]]) -> Iterator[tuple[int, ActionPart]]:
         """Plan for the episodes whose turn it is, with one network call a step; the others go on as they do."""
@@ -198,9 +198,8 @@ class Favla(Flow):
             contexts.append(context)
             extras.append({"y_hat": context.y_hat.numpy(), "calls": np.array(len(memory.due))})
         slow = contexts[0] if len(contexts) == 1 else SlowContext.stack(contexts)
-        calls = [call for _, call in jobs]
         keys = (*self.config.fast, "wrench") if self.config.feels_now else self.config.fast
-        context = self.policy.context(slow, self._batch(calls, keys))
+        context = self.policy.context(slow, self._batch(jobs, keys))
         if context.gate is not None:
             for row, gate in enumerate(context.gate.numpy()):
                 extras[row]["gate"] = gate

@@ -21,7 +21,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ..models.checkpoint import Checkpoint
-from ..models.data.demonstrations import flatten
+from ..models.data.demonstrations import TEXT_BYTES, flatten
 from ..models.flow.action_flow import ActionFlow
 from ..models.flow.guidance import Guidance, chunking_weights
 from ..models.flow.imitation import Trainer
@@ -36,11 +36,12 @@ class FlowMemory:
     """What an episode changes: its source of noise, and where guidance needs it, the last whole chunk [H, D] with the
     tick it was planned at.
 
-    The action space is the episode's, for clipping.
+    The action space is the episode's, for clipping, and the instruction what it said where observations do not.
     """
 
     generator: np.random.Generator
     action_space: spaces.Box
+    instruction: str | None = None
     chunk: np.ndarray | None = None
     planned_at: int = 0
 
@@ -143,11 +144,14 @@ class Flow(NetworkAgent):
 
     def reset(self, episode: Episode) -> FlowMemory:
         """Check the spaces against the checkpoint; the memory draws its noise from the episode's seed alone."""
-        check_observation_space(episode.observation_space, self.config.inputs, self.name)
+        seen = episode.observation_space
+        if episode.instruction is not None and isinstance(seen, spaces.Dict) and "instruction" not in seen.spaces:
+            seen = spaces.Dict({**seen.spaces, "instruction": spaces.Text(TEXT_BYTES)})
+        check_observation_space(seen, self.config.inputs, self.name)
         space = check_action_space(episode.action_space, self.config.action_size, self.name)
         # A stream of its own: the environment makes default_rng(seed) for itself.
         generator = np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(2,)))
-        return FlowMemory(generator, space)
+        return FlowMemory(generator, space, episode.instruction)
 
     def plan(self, memory: FlowMemory, call: Call) -> Iterator[ActionPart]:
         """One part an evaluation; the actions come with the step that makes them final."""
@@ -213,13 +217,16 @@ class Flow(NetworkAgent):
     def _begin(self, jobs: Sequence[tuple[Any, Call]]) -> Begun:
         """Encode what is observed, and draw the noise of every job."""
         needs = [self._need(call, self.execute) for _, call in jobs]
-        context = self.policy.encode(self._batch([call for _, call in jobs], self.config.inputs))
+        context = self.policy.encode(self._batch(jobs, self.config.inputs))
         noise = np.stack([self._noise(memory) for memory, _ in jobs])
         return Begun(context, noise, needs, list(needs), [1] * len(jobs), [{}] * len(jobs))
 
-    def _batch(self, calls: Sequence[Call], keys: Iterable[str]) -> dict[str, Tensor]:
-        """The observations of several calls as one batch."""
-        observations = [flatten(call.observation) for call in calls]
+    def _batch(self, jobs: Sequence[tuple[Any, Call]], keys: Iterable[str]) -> dict[str, Tensor]:
+        """The observations of several calls as one batch, with the instruction of an episode whose world is silent."""
+        observations = [
+            (flatten({"instruction": memory.instruction}) if memory.instruction else {}) | flatten(call.observation)
+            for memory, call in jobs
+        ]
         return {key: torch.from_numpy(np.stack([o[key] for o in observations])).to(self.policy.device) for key in keys}
 
     def _noise(self, memory: FlowMemory) -> np.ndarray:

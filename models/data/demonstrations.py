@@ -262,6 +262,8 @@ def _episode(env: Any, seed: int, how: _Disturbance) -> Demonstrations:
     observation, _ = env.reset(seed=seed)
     expert = env.unwrapped.expert()
     space = env.action_space
+    instruction = getattr(env.unwrapped, "instruction", None)  # of a world that does not say it in its observations
+    told = flatten({"instruction": instruction}) if isinstance(instruction, str) else {}
     seen: list[dict[str, np.ndarray]] = []
     said: list[np.ndarray] = []
     executed: list[np.ndarray] = []
@@ -270,7 +272,7 @@ def _episode(env: Any, seed: int, how: _Disturbance) -> Demonstrations:
     behind = left = 0  # how old the executed actions are, and for how many ticks more
     success, ended = False, False
     while not ended:
-        seen.append({key: np.array(value) for key, value in flatten(observation).items()})
+        seen.append({key: np.array(value) for key, value in (told | flatten(observation)).items()})
         said.append(np.asarray(expert(), dtype=space.dtype))
         if lags and not any(lagging[-1:]) and generator.random() < _LAG_STARTS:  # two lags never touch
             behind = left = int(generator.integers(1, how.lag + 1))

@@ -100,7 +100,7 @@ def test_without_a_context_it_looks_itself_and_counts_it():
 def test_several_episodes_at_once_are_planned_as_alone():
     agent = favla(Static(2))
     memories, alone = [begin(agent, seed) for seed in range(3)], [begin(agent, seed) for seed in range(3)]
-    calls = [Call(see(seed), agent.encode(None, see(seed + 9)), tick=4 * seed) for seed in range(3)]
+    calls = [Call(see(seed), agent.encode(memories[seed], see(seed + 9)), tick=4 * seed) for seed in range(3)]
     together = list(agent.plan_many(list(zip(memories, calls, strict=True))))
     for index in range(3):
         expected = chunk(agent.plan(alone[index], calls[index]))
