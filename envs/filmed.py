@@ -18,7 +18,8 @@ class Filmed(gymnasium.Env[dict[str, Any], np.ndarray]):
     """Derive, call ``super().__init__``, make ``model`` and ``data``, and ``close`` will release the renderers.
 
     The scene has a camera ``eye``, whose square image of side ``pixels`` (8 to 960) is the observation's key
-    ``pixels``, and a camera ``view``, which ``render`` shows. Raises ``ValueError`` for another ``pixels`` or
+    ``pixels``, and a camera ``view``, which ``render`` shows. A world that draws its observation itself deletes
+    ``scene_edits``: perturbations of the scene are then refused, as they would change nothing. Raises ``ValueError`` for another ``pixels`` or
     ``render_mode``.
     """
 
@@ -70,6 +71,6 @@ class Filmed(gymnasium.Env[dict[str, Any], np.ndarray]):
     def _image(self, camera: str, width: int, height: int) -> np.ndarray:
         size = width, height
         if size not in self._offscreen:
-            self._offscreen[size] = Offscreen(self.model, *size, edits=self.scene_edits)
+            self._offscreen[size] = Offscreen(self.model, *size, edits=getattr(self, "scene_edits", ()))
         self._pose()
         return self._offscreen[size].render(self.data, camera=camera)

@@ -221,6 +221,7 @@ class GuardedWipe(Filmed):
 
     def __init__(self, flat: bool = False, render_mode: str | None = None) -> None:
         super().__init__(None, render_mode)
+        del self.scene_edits  # the picture is drawn here, so what changes a scene would change nothing
         self._flat = flat
         self.action_space = spaces.Box(-MAX_DELTA, MAX_DELTA, (2,), np.float32)
         self.observation_space = spaces.Dict(

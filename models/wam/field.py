@@ -67,11 +67,11 @@ class WorldActionField(Velocity):
         self.mixture = MixtureOfTransformers(
             {"video": Expert(width, *shape, **shared), "action": Expert(config.width, *shape, **shared)}
         )
-        self.read = nn.Linear(size, width)
+        self.embed_video = nn.Linear(size, width)
         self.cell = nn.Parameter(torch.zeros(self.cells, width))
         self.now = nn.Parameter(torch.zeros(width))
         self.later = nn.Parameter(torch.zeros(self.frames, 1, width))
-        self.picture = nn.Linear(width, size)
+        self.head_video = nn.Linear(width, size)
         self.embed = nn.Linear(config.action_size, config.width)
         self.position = nn.Parameter(torch.zeros(config.horizon, config.width))
         self.head = nn.Linear(config.width, config.action_size)
@@ -88,9 +88,12 @@ class WorldActionField(Velocity):
                 nn.init.zeros_(layer.bias)
         for expert in self.mixture.experts.values():
             expert.initialize(generator)  # type: ignore[operator]
-        for position in (self.cell, self.now, self.later, self.position):
-            nn.init.normal_(position, std=0.02, generator=generator)
-        for head in (self.picture, self.head):
+        # A place is as large as the patch or action that stands there. Much smaller, and the normalisation of a layer
+        # all but erases it: where something is in the picture is then learned last.
+        for position in (self.cell, self.now, self.later):
+            nn.init.normal_(position, generator=generator)
+        nn.init.normal_(self.position, std=0.3, generator=generator)
+        for head in (self.head_video, self.head):
             nn.init.zeros_(head.weight)
 
     def expert(self, name: str) -> Expert:
@@ -169,14 +172,14 @@ class WorldActionField(Velocity):
     def video_velocity(self, footage: Footage, tokens: Tensor) -> Tensor:
         """The velocity of a future [B, T, G, d], of its tokens after the last layer."""
         scale, slope = _straight(footage.t.view(-1, 1, 1))
-        return slope * footage.future + self.picture(tokens) / scale
+        return slope * footage.future + self.head_video(tokens) / scale
 
     def _present(self, first: Tensor) -> Tensor:
-        return self.read(first) + (self.cell + self.now)
+        return self.embed_video(first) + (self.cell + self.now)
 
     def _later(self, footage: Footage) -> Tensor:
         scale, _ = _straight(footage.t.view(-1, 1, 1))
-        return (self.read(footage.future / scale) + (self.cell + self.later)).flatten(1, 2)
+        return (self.embed_video(footage.future / scale) + (self.cell + self.later)).flatten(1, 2)
 
     def _video(self, first: Tensor, copies: Sequence[Footage], condition: Tensor | None) -> tuple[Tensor, Modulation]:
         """Tokens [present | future] of each copy, one after another, and their modulation."""

@@ -28,8 +28,8 @@ from .field import Footage, WamContext, WorldActionField
 from .latents import PatchLatent, PCALatent
 from .scheduler import ShiftedFlow
 
-_OF_THE_VIDEO = ("normalize.", "latent.", "condition.", "velocity.mixture.experts.video.", "velocity.read.")
-_OF_THE_VIDEO += ("velocity.cell", "velocity.now", "velocity.later", "velocity.picture.")
+_OF_THE_VIDEO = ("normalize.", "latent.", "condition.", "velocity.mixture.experts.video.", "velocity.embed_video.")
+_OF_THE_VIDEO += ("velocity.cell", "velocity.now", "velocity.later", "velocity.head_video.")
 
 
 class WamPolicy(ActionFlow):

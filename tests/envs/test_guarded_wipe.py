@@ -11,6 +11,7 @@ from palaestra.envs.contact import guarded_wipe as world
 from palaestra.envs.contact.guarded_wipe import GuardedWipe
 from palaestra.envs.contact.wrist import Wrist, substeps
 from palaestra.envs.offscreen import available
+from palaestra.runtime.registry import make_env
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +191,12 @@ def test_wrong_arguments_and_actions_are_named(env):
     empty = mujoco.MjModel.from_xml_string("<mujoco/>")
     with pytest.raises(ValueError, match="expected force and torque"):
         Wrist(empty, mujoco.MjData(empty))
+
+
+def test_what_would_perturb_a_scene_is_refused():
+    for perturbation in ("distractor", "viewpoint"):
+        with pytest.raises(ValueError, match="draws by itself"):
+            make_env(f"palaestra/GuardedWipe-v0+{perturbation}")
 
 
 @pytest.mark.skipif(available() is None, reason="no OpenGL here")

@@ -1,0 +1,101 @@
+"""How world-action models are trained: the recipes of the shipped checkpoints. ``palaestra train wam ENV`` does it.
+
+The paper starts from a large pre-trained video model. Ours starts, where a recipe asks for ``video_steps``, from the
+frames of the demonstrations without their actions: small, but the order is the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import text_encoder
+from ..data.demonstrations import DemonstrationError, Demonstrations
+from ..flow.imitation import Recipe, Trainer, fit
+from .config import WamConfig
+from .policy import WamPolicy
+
+
+@dataclass(frozen=True)
+class WamRecipe(Recipe):
+    """How to train a world-action model.
+
+    ``variant``, ``control``, ``video_weight``, ``future``, ``patch``, ``latent``, ``head_dim`` and ``video_width`` are
+    those of :class:`WamConfig`. The instruction is read as the embedding of ``models.text_encoder``.
+    """
+
+    demonstrations: int = 1000
+    steps: int = 3000
+    batch: int = 64
+    horizon: int = 12
+    max_delay: int = 4
+    execute: int = 6
+    width: int = 48
+    variant: str = "fast"
+    control: str = "future"
+    video_weight: float = 1.0
+    future: tuple[int, ...] = (6, 12)
+    patch: int = 5
+    latent: int = 0
+    head_dim: int = 16
+    video_width: int = 64
+
+
+_OF_THE_NETWORK = ("variant", "control", "video_weight", "future", "patch", "latent", "head_dim", "video_width")
+_RECIPES = {"palaestra/PixelReach-v0": {"": WamRecipe()}, "palaestra/PixelIntercept-v0": {"": WamRecipe()}}
+
+
+def texts(good: Demonstrations) -> list[str]:
+    """The different instructions of demonstrations, in order."""
+    if "instruction" not in good.observations:
+        return []
+    rows = np.unique(good.observations["instruction"], axis=0)
+    return [bytes(row).rstrip(b"\0").decode() for row in rows]
+
+
+def _read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> WamPolicy:
+    return WamPolicy.from_tensors(WamConfig.from_json(config), tensors)
+
+
+def _make(env: Any, good: Demonstrations, recipe: WamRecipe, generator: torch.Generator) -> WamPolicy:
+    found = fit(env, good, recipe)
+    if not found["pictures"]:
+        raise DemonstrationError(
+            f"the environment sends no picture, and wam needs one; it has {sorted(good.observations)}"
+        )
+    config = WamConfig(
+        **found,
+        picture=next(iter(found["pictures"])),
+        text=text_encoder.SIZE if texts(good) else 0,
+        **{name: getattr(recipe, name) for name in _OF_THE_NETWORK},
+    )
+    policy = WamPolicy(config, generator)
+    policy.fit_latent(torch.from_numpy(good.observations[config.picture][:2000]))
+    seen = {key: torch.from_numpy(good.observations[key]) for key in config.state}
+    policy.fit_normalization(seen, torch.from_numpy(good.actions))
+    return policy
+
+
+def _windows(
+    good: Demonstrations, policy: WamPolicy, size: int, generator: np.random.Generator
+) -> Iterator[dict[str, Any]]:
+    config = policy.config
+    if config.text:
+        said, rows = np.unique(good.observations["instruction"], axis=0, return_inverse=True)
+        vectors = text_encoder.embed([bytes(row).rstrip(b"\0").decode() for row in said])
+        good = replace(good, observations={**good.observations, "instruction": vectors[rows.ravel()]})
+    yield from good.batches(config.horizon, size, generator, ahead=config.future)
+
+
+def _notes(good: Demonstrations, policy: WamPolicy) -> dict[str, Any]:
+    """The instructions that were learned, with their embeddings: who says one of these needs no encoder."""
+    said = texts(good)
+    return {"instructions": dict(zip(said, text_encoder.embed(said).tolist(), strict=True))} if said else {}
+
+
+TRAINER = Trainer("wam", WamRecipe(), _RECIPES, _read, _make, _windows, _notes)
