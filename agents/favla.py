@@ -154,7 +154,7 @@ class Favla(Flow):
     def encode(self, memory: FavlaMemory, observation: Observation) -> SlowContext:
         """The slow pass."""
         with torch.inference_mode():
-            return self.policy.encode_slow(self._batch([(memory, Call(observation))], self.config.inputs))
+            return self.policy.encode_slow(self._batch([(memory, Call(observation))], self.inputs))
 
     def plan_many(self, jobs: Sequence[tuple[Any, Call]]) -> Iterator[tuple[int, ActionPart]]:
         """Plan for the episodes whose turn it is, with one network call a step; the others go on as they do."""

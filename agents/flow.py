@@ -130,6 +130,11 @@ class Flow(NetworkAgent):
         )
 
     @property
+    def inputs(self) -> Mapping[str, tuple[int, ...]]:
+        """What it reads of an observation: key to the shape of its array."""
+        return self.config.inputs
+
+    @property
     def policy(self) -> Any:
         """The network, as the backend left it."""
         return self.networks["policy"]
@@ -147,7 +152,7 @@ class Flow(NetworkAgent):
         seen = episode.observation_space
         if episode.instruction is not None and isinstance(seen, spaces.Dict) and "instruction" not in seen.spaces:
             seen = spaces.Dict({**seen.spaces, "instruction": spaces.Text(TEXT_BYTES)})
-        check_observation_space(seen, self.config.inputs, self.name)
+        check_observation_space(seen, self.inputs, self.name)
         space = check_action_space(episode.action_space, self.config.action_size, self.name)
         # A stream of its own: the environment makes default_rng(seed) for itself.
         generator = np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(2,)))
@@ -217,7 +222,7 @@ class Flow(NetworkAgent):
     def _begin(self, jobs: Sequence[tuple[Any, Call]]) -> Begun:
         """Encode what is observed, and draw the noise of every job."""
         needs = [self._need(call, self.execute) for _, call in jobs]
-        context = self.policy.encode(self._batch(jobs, self.config.inputs))
+        context = self.policy.encode(self._batch(jobs, self.inputs))
         noise = np.stack([self._noise(memory) for memory, _ in jobs])
         return Begun(context, noise, needs, list(needs), [1] * len(jobs), [{}] * len(jobs))
 

@@ -19,8 +19,8 @@ class Filmed(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     The scene has a camera ``eye``, whose square image of side ``pixels`` (8 to 960) is the observation's key
     ``pixels``, and a camera ``view``, which ``render`` shows. A world that draws its observation itself deletes
-    ``scene_edits``: perturbations of the scene are then refused, as they would change nothing. Raises ``ValueError`` for another ``pixels`` or
-    ``render_mode``.
+    ``scene_edits``: perturbations of the scene are then refused, as they would change nothing. Raises ``ValueError``
+    for another ``pixels`` or ``render_mode``.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}

@@ -1,7 +1,6 @@
 """How world-action models are trained: the recipes of the shipped checkpoints. ``palaestra train wam ENV`` does it.
 
-The paper starts from a large pre-trained video model. Ours starts, where a recipe asks for ``video_steps``, from the
-frames of the demonstrations without their actions: small, but the order is the paper's.
+Video and actions are learned together, from demonstrations; the instruction is read as a real sentence embedding.
 """
 
 from __future__ import annotations
@@ -50,12 +49,16 @@ _OF_THE_NETWORK = ("variant", "control", "video_weight", "future", "patch", "lat
 _RECIPES = {"palaestra/PixelReach-v0": {"": WamRecipe()}, "palaestra/PixelIntercept-v0": {"": WamRecipe()}}
 
 
+def text_of(row: np.ndarray) -> str:
+    """The text of its bytes, uint8 filled up with zeros."""
+    return row.tobytes().rstrip(b"\0").decode(errors="replace")
+
+
 def texts(good: Demonstrations) -> list[str]:
     """The different instructions of demonstrations, in order."""
     if "instruction" not in good.observations:
         return []
-    rows = np.unique(good.observations["instruction"], axis=0)
-    return [bytes(row).rstrip(b"\0").decode() for row in rows]
+    return [text_of(row) for row in np.unique(good.observations["instruction"], axis=0)]
 
 
 def _read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> WamPolicy:
@@ -87,7 +90,7 @@ def _windows(
     config = policy.config
     if config.text:
         said, rows = np.unique(good.observations["instruction"], axis=0, return_inverse=True)
-        vectors = text_encoder.embed([bytes(row).rstrip(b"\0").decode() for row in said])
+        vectors = text_encoder.embed([text_of(row) for row in said])
         good = replace(good, observations={**good.observations, "instruction": vectors[rows.ravel()]})
     yield from good.batches(config.horizon, size, generator, ahead=config.future)
 
