@@ -26,6 +26,10 @@ class WamConfig(FlowConfig):
     with ``latent`` above 0, so many principal components of them. ``future`` says which frames are foreseen, in ticks
     after the observation.
 
+    With ``summary`` the expert of actions is also modulated by a vector that is read off the present frame's tokens
+    after the last layer, and in training a linear map of it regresses the chunk, as in :class:`FlowPolicy`. It learns
+    to see from few demonstrations what attention alone takes many for; ``False`` is as published.
+
     ``variant`` is how acting and foreseeing go together, see :mod:`.masks`. ``video_weight`` is the share of the video
     in the loss (0: no co-training, for the fast variant alone). ``control`` replaces what is learned besides acting, to
     find out what helps: instead of the ``"future"``, ``"present"`` reconstructs the frame that is seen, ``"shuffled"``
@@ -46,9 +50,10 @@ class WamConfig(FlowConfig):
     video_width: int = 64
     picture: str = "pixels"
     patch: int = 5
-    latent: int = 0
+    latent: int = 16
     future: tuple[int, ...] = (6, 12)
     text: int = 0
+    summary: bool = True
     variant: Variant = "fast"
     video_weight: float = 1.0
     control: Control = "future"
@@ -115,6 +120,16 @@ class WamConfig(FlowConfig):
     def latent_size(self) -> int:
         """Numbers of one token of a frame."""
         return self.latent or self.patch**2 * self.pictures[self.picture][2]
+
+    @property
+    def condition_size(self) -> int:
+        """Numbers of the condition; 0 where only pictures are read."""
+        return self.hidden if self.state or self.text else 0
+
+    @property
+    def video_shape(self) -> tuple[int, int, int]:
+        """Frames, tokens of a frame and numbers of a token: the latents of a future, and the noise that begins one."""
+        return len(self.future), self.cells, self.latent_size
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:

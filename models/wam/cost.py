@@ -48,7 +48,8 @@ def layer_flops(tokens: int, keys: int, width: int, inner: int, expansion: int) 
 def plan_cost(config: WamConfig, steps: int = 10) -> PlanCost:
     """The cost of a plan in ``steps`` steps, for each variant of ``config``. Raises ``ValueError`` for ``steps`` < 1.
 
-    With ``config.reuse_first`` the present frame is computed once a plan and not at every step of imagination.
+    With ``config.reuse_first`` the present frame is computed once a plan and not at every step of imagination; for a
+    ``config.summary`` it is looked at once in any case.
     """
     if steps < 1:
         raise ValueError(f"steps={steps}, expected at least 1")
@@ -63,7 +64,7 @@ def plan_cost(config: WamConfig, steps: int = 10) -> PlanCost:
 
     look = video(first, first)
     watch = video(everything - first, everything) if config.reuse_first else video(everything, everything)
-    once = look if config.reuse_first else 0
+    once = look if config.reuse_first or config.summary else 0
     return PlanCost(
         fast=look + steps * action(first),
         joint=once + steps * (watch + action(everything)),

@@ -26,15 +26,17 @@ class WamContext:
     """What the steps of one plan share.
 
     ``first`` [B, G, d] are the latents of the present frame and ``condition`` [B, C] what modulates all tokens;
-    ``told`` [B, 1, _] is that, read by the expert of actions. ``cache`` are the video tokens that actions see: the
-    present frame (fast), or also the finished future (idm), whose latents [B, T, G, d] are ``imagined``. In the joint
-    variant the cache is another one at every step and ``None`` before the first; ``noise`` [B, T, G, d] is where its
-    video begins. ``present`` is the cache of the present frame for imagination to reuse; ``None``: it does not.
+    ``told`` [B, 1, _] is that and the ``summary`` [B, C] of the frame, read by the expert of actions. ``cache`` are the
+    video tokens that actions see: the present frame (fast), or also the finished future (idm), whose latents
+    [B, T, G, d] are ``imagined``. In the joint variant the cache is another one at every step and ``None`` before the
+    first; ``noise`` [B, T, G, d] is where its video begins. ``present`` is the cache of the present frame, which
+    imagination reuses if it is there.
     """
 
     first: Tensor
     condition: Tensor | None
-    told: Tensor | None
+    told: Tensor | None = None
+    summary: Tensor | None = None
     cache: KVCache | None = None
     imagined: Tensor | None = None
     noise: Tensor | None = None
@@ -61,12 +63,15 @@ class WorldActionField(Velocity):
         super().__init__()
         self.variant = config.variant
         self.cells, self.frames, self.horizon = config.cells, len(config.future), config.horizon
-        size, width, condition = config.latent_size, config.video_width, _condition_size(config)
-        shared = {"expansion": config.expansion, "condition": condition}
-        shape = (config.depth, config.heads, config.head_dim)
+        size, width, condition = config.latent_size, config.video_width, config.condition_size
+        shape = (config.depth, config.heads, config.head_dim, config.expansion)
         self.mixture = MixtureOfTransformers(
-            {"video": Expert(width, *shape, **shared), "action": Expert(config.width, *shape, **shared)}
+            {
+                "video": Expert(width, *shape, condition),
+                "action": Expert(config.width, *shape, config.hidden if config.summary else condition),
+            }
         )
+        self.summary = nn.Linear(self.cells * width, config.hidden) if config.summary else None
         self.embed_video = nn.Linear(size, width)
         self.cell = nn.Parameter(torch.zeros(self.cells, width))
         self.now = nn.Parameter(torch.zeros(width))
@@ -81,7 +86,7 @@ class WorldActionField(Velocity):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Draw the weights. Gates and heads start at zero: layers are the identity, the rest of velocities is zero."""
+        """Draw the weights. Heads start at zero: a new field is the best guess for numbers of unit variance."""
         for layer in self.children():
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
@@ -89,8 +94,11 @@ class WorldActionField(Velocity):
         for expert in self.mixture.experts.values():
             expert.initialize(generator)  # type: ignore[operator]
         # A place is as large as the patch or action that stands there. Much smaller, and the normalisation of a layer
-        # all but erases it: where something is in the picture is then learned last.
-        for position in (self.cell, self.now, self.later):
+        # all but erases it: where something is in the picture is then learned last. Neighbours start alike.
+        waves = _waves(self.cells)
+        mix = torch.randn(waves.shape[1], self.cell.shape[1], generator=generator) / waves.shape[1] ** 0.5
+        self.cell.copy_(waves @ mix)
+        for position in (self.now, self.later):
             nn.init.normal_(position, generator=generator)
         nn.init.normal_(self.position, std=0.3, generator=generator)
         for head in (self.head_video, self.head):
@@ -102,15 +110,24 @@ class WorldActionField(Velocity):
         assert isinstance(expert, Expert)
         return expert
 
-    def context(self, first: Tensor, condition: Tensor | None) -> WamContext:
-        """The context of the present frame [B, G, d], and of nothing that was looked at yet."""
-        return WamContext(first, condition, self.expert("action").read(condition))
+    def context(self, first: Tensor, condition: Tensor | None, look: bool = True) -> WamContext:
+        """The context of the present frame [B, G, d]; with a ``look``, the pass over it that the fast variant needs.
 
-    def look(self, context: WamContext) -> KVCache:
-        """The cache of the present frame: the single pass over video that the fast variant needs."""
+        A summary takes the look anyway.
+        """
+        if not look and self.summary is None:
+            return WamContext(first, condition, self.expert("action").read(condition))
         expert = self.expert("video")
-        modulation = expert.modulate(context.first.new_zeros(1, 1), expert.read(context.condition))
-        return self.mixture.prefill("video", self._present(context.first), modulation)
+        tokens, modulation = self._present(first), expert.modulate(first.new_zeros(1, 1), expert.read(condition))
+        summary = None
+        if self.summary is None:
+            cache = self.mixture.prefill("video", tokens, modulation)
+        else:
+            out, cache = self.mixture({"video": tokens}, {"video": modulation})
+            summary = functional.silu(self.summary(out["video"].flatten(1)))
+        known = [vector for vector in (condition, summary) if vector is not None]
+        told = self.expert("action").read(torch.stack(known).sum(0) if known else None)
+        return WamContext(first, condition, told, summary, present=cache)
 
     def rest(self, context: WamContext, x: Tensor, tau: Tensor, valid: Tensor | None) -> Tensor:
         """One pass over the action tokens, which see the context's cache; nobody attends to one beyond the end.
@@ -130,27 +147,20 @@ class WorldActionField(Velocity):
         return self.head(self.mixture.step("action", h, expert.modulate(tau, context.told), context.cache, mask))
 
     def together(
-        self,
-        first: Tensor,
-        copies: Sequence[Footage],
-        x: Tensor,
-        tau: Tensor,
-        condition: Tensor | None,
-        valid: Tensor,
-        shown: Tensor,
+        self, context: WamContext, copies: Sequence[Footage], x: Tensor, tau: Tensor, valid: Tensor, shown: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The pass of training over video and actions: the velocity of actions [B, H, D], and the tokens of the future.
 
         Those are of the first of the ``copies`` (the idm variant has a second one, which actions see), after the last
         layer [B, T, G, W]. ``valid`` [B, H] and ``shown`` [B, T] are false beyond the end of an episode.
         """
-        tokens, modulation = self._video(first, copies, condition)
+        tokens, modulation = self._video(context, copies)
         action = self.expert("action")
         scale, slope = _straight(tau)
         mask = self.mask & torch.cat([self._seen(shown, len(copies)), valid[:, None, None, :]], dim=-1)
         out, _ = self.mixture(
             {"video": tokens, "action": self.embed(x / scale) + self.position},
-            {"video": modulation, "action": action.modulate(tau, action.read(condition))},
+            {"video": modulation, "action": action.modulate(tau, context.told)},
             mask,
         )
         return slope * x + self.head(out["action"]) / scale, self._future(out["video"])
@@ -160,13 +170,13 @@ class WorldActionField(Velocity):
 
         ``shown`` [B, T] is false for frames beyond the end of an episode.
         """
-        tokens, modulation, mask = self._film(context, footage, shown)
+        tokens, modulation, mask = self._alone(context, footage, shown)
         out, cache = self.mixture({"video": tokens}, {"video": modulation}, mask, context.present)
         return self._future(out["video"]), cache
 
     def remember(self, context: WamContext, future: Tensor) -> KVCache:
         """The cache of the present frame and of a clean future [B, T, G, d]."""
-        tokens, modulation, mask = self._film(context, Footage(future, future.new_zeros(1)), None)
+        tokens, modulation, mask = self._alone(context, Footage(future, future.new_zeros(1)), None)
         return self.mixture.prefill("video", tokens, modulation, mask, context.present)
 
     def video_velocity(self, footage: Footage, tokens: Tensor) -> Tensor:
@@ -181,18 +191,18 @@ class WorldActionField(Velocity):
         scale, _ = _straight(footage.t.view(-1, 1, 1))
         return (self.embed_video(footage.future / scale) + (self.cell + self.later)).flatten(1, 2)
 
-    def _video(self, first: Tensor, copies: Sequence[Footage], condition: Tensor | None) -> tuple[Tensor, Modulation]:
+    def _video(self, context: WamContext, copies: Sequence[Footage]) -> tuple[Tensor, Modulation]:
         """Tokens [present | future] of each copy, one after another, and their modulation."""
-        expert, present = self.expert("video"), self._present(first)
+        expert, present = self.expert("video"), self._present(context.first)
         tokens, times = [], []
         for footage in copies:
             tokens += [present, self._later(footage)]
             times += [torch.zeros_like(footage.t), footage.t]
         counts = [self.cells, self.frames * self.cells] * len(copies)
-        modulation = expert.modulate(torch.stack(times, dim=1), expert.read(condition), counts)
+        modulation = expert.modulate(torch.stack(times, dim=1), expert.read(context.condition), counts)
         return torch.cat(tokens, dim=1), modulation
 
-    def _film(
+    def _alone(
         self, context: WamContext, footage: Footage, shown: Tensor | None
     ) -> tuple[Tensor, Modulation, Tensor | None]:
         """Tokens of the video alone, their modulation and mask; without the present frame where that is in a cache."""
@@ -204,7 +214,7 @@ class WorldActionField(Velocity):
         mask = self.mask[:count, :count]
         if shown is not None:
             mask = mask & self._seen(shown, 1)
-        return *self._video(context.first, [footage], context.condition), mask
+        return *self._video(context, [footage]), mask
 
     def _future(self, tokens: Tensor) -> Tensor:
         """The future's tokens, of the first copy [present | future] or of a future that stands alone."""
@@ -224,5 +234,10 @@ def _straight(tau: Tensor) -> tuple[Tensor, Tensor]:
     return variance.sqrt(), (2 * tau[..., None] - 1) / variance
 
 
-def _condition_size(config: WamConfig) -> int:
-    return config.hidden if config.state or config.text else 0
+def _waves(cells: int) -> Tensor:
+    """Slow sines and cosines [cells, 8] of where the cells of a square are, across and down."""
+    side = round(cells**0.5)
+    place = (torch.arange(side) + 0.5) / side * 2 - 1
+    down, across = torch.meshgrid(place, place, indexing="ij")
+    angles = [torch.pi * rate * axis for axis in (across, down) for rate in (0.25, 0.5)]
+    return torch.stack([2**0.5 * wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], -1).flatten(0, 1)

@@ -68,7 +68,13 @@ class Expert(nn.Module):
         self, width: int, layers: int, heads: int, head_dim: int, expansion: int = 3, condition: int = 0
     ) -> None:
         super().__init__()
-        self.width, self.heads, self.head_dim = width, heads, head_dim
+        self.width, self.heads = width, heads
+        self.sizes = {
+            "layers": layers,
+            "heads": heads,
+            "head_dim": head_dim,
+            "expansion": expansion,
+        }
         self.features = TimeFeatures()
         self.time = nn.Linear(self.features.size, _TIME_WIDTH)
         self.condition = nn.Linear(condition, _TIME_WIDTH) if condition else None
@@ -78,14 +84,21 @@ class Expert(nn.Module):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Draw the weights. Gates start at zero: a new expert leaves its tokens as they are."""
+        """Draw the weights. Gates start open: from zero, a thousand steps of 1e-3 would be spent on opening them.
+
+        Queries and keys start equal, so that a token looks first at what is like it, such as the same place in another
+        frame (Trockman and Kolter, "Mimetic Initialization of Self-Attention Layers").
+        """
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
                 nn.init.zeros_(layer.bias)
+        for layer in self.layers:
+            queries, keys, _ = layer.qkv.weight.chunk(3)  # type: ignore[operator, union-attr]
+            keys.copy_(queries)
         nn.init.zeros_(self.offsets)
         nn.init.zeros_(self.project.weight)
-        self.project.bias.view(_PARTS + 2, self.width)[[1, 4, 7]] = 1.0  # scales
+        self.project.bias.view(_PARTS + 2, self.width)[[1, 2, 4, 5, 7]] = 1.0  # scales and gates
 
     def read(self, condition: Tensor | None) -> Tensor | None:
         """What a condition [B, C] adds to every time [B, 1, _]; the same for all evaluations of a plan."""
@@ -117,21 +130,16 @@ class Expert(nn.Module):
     def resample_from(self, other: Expert) -> None:
         """Take the weights of another expert, interpolated to this one's width (Fast-WAM, implementation details).
 
-        The two have equal layers, heads, head_dim, expansion and condition; else ``ValueError``.
+        The two are alike in all but the width and the condition, else ``ValueError``; what the other lacks stays.
         """
-        own, theirs = dict(self.named_parameters()), dict(other.named_parameters())
-        ratio = own["layers.0.up.weight"].shape[0] * other.width, theirs["layers.0.up.weight"].shape[0] * self.width
-        if (
-            set(own) != set(theirs)
-            or ratio[0] != ratio[1]
-            or self.heads * self.head_dim != other.heads * other.head_dim
-        ):
+        if self.sizes != other.sizes:
             raise ValueError(
-                f"an expert of {len(self.layers)} layers with {self.heads} heads of {self.head_dim} cannot start from "
-                f"one of {len(other.layers)} layers with {other.heads} heads of {other.head_dim}, nor from one of "
-                "another expansion or condition"
+                f"an expert of {self.sizes} cannot start from one of {other.sizes}; only widths may differ"
             )
-        for name, weight in own.items():
+        theirs = dict(other.named_parameters())
+        for name, weight in self.named_parameters():
+            if name not in theirs:
+                continue
             source = theirs[name]
             if name.startswith("project"):  # [8 W, ...], parts of one width each side by side
                 to, source = (_PARTS + 2, self.width), source.unflatten(0, (_PARTS + 2, other.width))
@@ -155,18 +163,15 @@ class MixtureOfTransformers(nn.Module):
             raise ValueError("experts is empty, expected at least one")
         (first, one), *others = experts.items()
         for name, other in others:
-            for what, a, b in (
-                ("layers", len(one.layers), len(other.layers)),
-                ("heads", one.heads, other.heads),
-                ("head_dim", one.head_dim, other.head_dim),
-            ):
+            for what in ("layers", "heads", "head_dim"):
+                a, b = one.sizes[what], other.sizes[what]
                 if a != b:
                     raise ValueError(
                         f"expert {first!r} has {what}={a} and expert {name!r} {what}={b}; they share every attention, "
                         "so layers, heads and head_dim must be equal"
                     )
         self.experts = nn.ModuleDict(experts)
-        self.depth = len(one.layers)
+        self.depth = one.sizes["layers"]
 
     def forward(
         self,

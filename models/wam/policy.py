@@ -28,8 +28,17 @@ from .field import Footage, WamContext, WorldActionField
 from .latents import PatchLatent, PCALatent
 from .scheduler import ShiftedFlow
 
-_OF_THE_VIDEO = ("normalize.", "latent.", "condition.", "velocity.mixture.experts.video.", "velocity.embed_video.")
-_OF_THE_VIDEO += ("velocity.cell", "velocity.now", "velocity.later", "velocity.head_video.")
+_OF_THE_VIDEO = (
+    "normalize.",
+    "latent.",
+    "condition.",
+    "velocity.mixture.experts.video.",
+    "velocity.embed_video.",
+    "velocity.head_video.",
+    "velocity.cell",
+    "velocity.now",
+    "velocity.later",
+)
 
 
 class WamPolicy(ActionFlow):
@@ -44,27 +53,28 @@ class WamPolicy(ActionFlow):
 
     def __init__(self, config: WamConfig, generator: torch.Generator | None = None) -> None:
         super().__init__(config)
-        size, _, channels = config.pictures[config.picture]
+        side, _, channels = config.pictures[config.picture]
         self.scheduler = ShiftedFlow(config.shift)
         self.latent = (
-            PCALatent(size, config.patch, channels, config.latent)
+            PCALatent(side, config.patch, channels, config.latent)
             if config.latent
-            else PatchLatent(size, config.patch, channels)
+            else PatchLatent(side, config.patch, channels)
         )
         with torch.random.fork_rng(devices=[]):  # layers draw weights when made, which are then overwritten
             self.condition = Condition(config)
             self.velocity = WorldActionField(config)
+            size = config.horizon * config.action_size
+            self.regression = nn.Linear(config.hidden, size) if config.summary else None
             self.inverse = (
-                nn.Linear(len(config.future) * config.video_width, config.horizon * config.action_size)
-                if config.control == "inverse"
-                else None
+                nn.Linear(len(config.future) * config.video_width, size) if config.control == "inverse" else None
             )
         generator = generator or torch.Generator().manual_seed(0)
         self.condition.initialize(generator)
         self.velocity.initialize(generator)
-        if self.inverse is not None:
-            nn.init.zeros_(self.inverse.weight)
-            nn.init.zeros_(self.inverse.bias)
+        for reader in (self.regression, self.inverse):
+            if reader is not None:
+                nn.init.xavier_uniform_(reader.weight, generator=generator)
+                nn.init.zeros_(reader.bias)
 
     # Pre-training
 
@@ -84,13 +94,13 @@ class WamPolicy(ActionFlow):
         same weights, interpolated to its width. Raises ``ValueError`` naming what is missing or of another shape.
         """
         own = self.video_tensors()
-        if problems := [
-            f"{name} is missing"
-            if name not in tensors
-            else f"{name} has shape {tuple(tensors[name].shape)}, not {shape}"
-            for name, shape in ((name, tuple(tensor.shape)) for name, tensor in own.items())
-            if name not in tensors or tuple(tensors[name].shape) != shape
-        ]:
+        problems = [f"{n} is missing" for n in own if n not in tensors]
+        problems += [
+            f"{n} has shape {tuple(tensors[n].shape)}, not {tuple(t.shape)}"
+            for n, t in own.items()
+            if n in tensors and tensors[n].shape != t.shape
+        ]
+        if problems:
             raise ValueError(f"these are not the tensors of such a video expert: {'; '.join(problems[:4])}")
         self.load_state_dict({name: tensors[name] for name in own}, strict=False)
         if action:
@@ -114,8 +124,7 @@ class WamPolicy(ActionFlow):
 
     def video_noise(self, size: int, generator: torch.Generator) -> Tensor:
         """Noise [size, T, G, d] of which so many futures can be imagined."""
-        shape = (size, len(self.config.future), self.config.cells, self.config.latent_size)
-        return torch.randn(shape, generator=generator).to(self.device, self.dtype)
+        return torch.randn(size, *self.config.video_shape, generator=generator).to(self.device, self.dtype)
 
     def encode(self, observation: Observation, noise: Tensor | None = None) -> WamContext:
         """Encode a batch of observations, once a plan; for the idm variant that is to imagine what follows.
@@ -126,7 +135,7 @@ class WamPolicy(ActionFlow):
         """
         context = self._context(observation)
         if self.config.variant == "fast":
-            return replace(context, cache=context.present or self.velocity.look(context))
+            return replace(context, cache=context.present)
         noise = self._noise(len(context), noise)
         if self.config.variant == "joint":
             return replace(context, noise=noise)
@@ -170,33 +179,45 @@ class WamPolicy(ActionFlow):
         counted nor looked at. ``actions`` is [B, H, D]. ``delay`` [B], if there, says how many of the actions were
         given; without it, prefix lengths are drawn.
 
-        ``"loss"`` is ``"flow"`` (see :func:`flow_loss`, also for ``"near"``) and ``video_weight`` times
-        ``"video"``, the error of the video's velocity or, for ``control="inverse"``, of the actions told from frames.
-        With ``video_weight=0`` no future is read or computed, which changes nothing for actions. Raises ``ValueError``
-        for futures that are missing or of another shape.
+        ``"loss"`` is the sum of ``"flow"`` (see :func:`flow_loss`, also for ``"near"``), of ``"regression"`` where a
+        summary regresses the chunk, and of ``video_weight`` times ``"video"``: the error of the video's velocity or, for
+        ``control="inverse"``, of the actions told from frames. With ``video_weight=0`` no future is read or computed,
+        which changes nothing for actions. A batch without actions is one for :meth:`video_loss`. Raises ``ValueError``
+        for actions and futures of another shape.
         """
+        if "actions" not in batch:
+            return self.video_loss(batch, generator)
+        shape = self.config.horizon, self.config.action_size
+        if tuple(batch["actions"].shape[1:]) != shape or batch["valid"].shape != batch["actions"].shape[:2]:
+            raise ValueError(
+                f"actions have shape {tuple(batch['actions'].shape)} and valid {tuple(batch['valid'].shape)}, expected "
+                f"[B, {shape[0]}, {shape[1]}] and [B, {shape[0]}]"
+            )
         actions = self.normalize_action(batch["actions"].to(self.dtype))
         draw = draw_training(len(actions), self.config, generator, actions)
         if "delay" in batch:
             draw = draw._replace(delay=batch["delay"])
         valid = batch["valid"]
         tau, counted = training_times(self.config, draw, valid)
-        first, condition = self._see(batch["observation"])
+        context = self.velocity.context(*self._see(batch["observation"]), look=not self.config.video_weight)
+        added = {}
+        if self.regression is not None:
+            told = valid & (draw.delay == 0)[:, None]  # the observation alone does not tell what follows a prefix
+            added["regression"] = _error(self.regression(context.summary), actions, told)
         if not self.config.video_weight:
-            context = self.velocity.context(first, condition)
-            context = replace(context, cache=self.velocity.look(context))
+            context = replace(context, cache=context.present)
             losses = flow_loss(
                 lambda x, tau: self.velocity(context, x, tau, valid), actions, draw.noise, tau, counted, draw.delay
             )
-            return {"loss": losses["flow"], **losses}
-        film = self._film(batch, first, generator)
+            return {"loss": losses["flow"] + sum(added.values()), **losses, **added}
+        film = self._film(batch, context.first, generator)
         copies = [film.footage]
         if self.config.variant == "idm":
             copies.append(self._shown_to_actions(film, generator))
         seen: list[Tensor] = []
 
         def velocity(x: Tensor, tau: Tensor) -> Tensor:
-            moved, tokens = self.velocity.together(first, copies, x, tau, condition, valid, film.shown)
+            moved, tokens = self.velocity.together(context, copies, x, tau, valid, film.shown)
             seen.append(tokens)
             return moved
 
@@ -205,7 +226,8 @@ class WamPolicy(ActionFlow):
             video = self._video_error(film, seen[0])
         else:
             video = self._inverse_error(film, seen[0], actions, valid)
-        return {"loss": losses["flow"] + self.config.video_weight * video, **losses, "video": video}
+        loss = losses["flow"] + sum(added.values()) + self.config.video_weight * video
+        return {"loss": loss, **losses, **added, "video": video}
 
     def video_loss(self, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
         """The loss of the video alone, of a batch without actions: ``observation``, ``future`` and ``future_valid``.
@@ -214,9 +236,9 @@ class WamPolicy(ActionFlow):
         """
         if self.inverse is not None:
             raise ValueError("control='inverse' has no video to learn; pre-train with control='future'")
-        first, condition = self._see(batch["observation"])
-        film = self._film(batch, first, generator)
-        tokens, _ = self.velocity.watch(self.velocity.context(first, condition), film.footage, film.shown)
+        context = WamContext(*self._see(batch["observation"]))
+        film = self._film(batch, context.first, generator)
+        tokens, _ = self.velocity.watch(context, film.footage, film.shown)
         video = self._video_error(film, tokens)
         return {"loss": video, "video": video}
 
@@ -256,14 +278,14 @@ class WamPolicy(ActionFlow):
     def _inverse_error(self, film: Film, tokens: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
         assert self.inverse is not None
         features = functional.layer_norm(tokens.mean(2) * film.shown[..., None], tokens.shape[-1:])
-        error = (self.inverse(features.flatten(1)).view_as(actions) - actions).square().mean(-1)
-        return (error * valid).sum() / valid.sum().clamp(min=1)
+        return _error(self.inverse(features.flatten(1)), actions, valid)
 
     # Doors
 
     def _context(self, observation: Observation) -> WamContext:
-        context = self.velocity.context(*self._see(observation))
-        return replace(context, present=self.velocity.look(context)) if self.config.reuse_first else context
+        config = self.config
+        context = self.velocity.context(*self._see(observation), look=config.variant == "fast" or config.reuse_first)
+        return context if config.variant == "fast" or config.reuse_first else replace(context, present=None)
 
     def _see(self, observation: Observation) -> tuple[Tensor, Tensor | None]:
         """Latents of the present frame [B, G, d], and the condition [B, C]."""
@@ -301,10 +323,16 @@ class WamPolicy(ActionFlow):
     def _noise(self, size: int, noise: Tensor | None) -> Tensor:
         if noise is None:
             return self.video_noise(1, torch.Generator().manual_seed(0)).expand(size, -1, -1, -1)
-        wanted = (size, len(self.config.future), self.config.cells, self.config.latent_size)
+        wanted = (size, *self.config.video_shape)
         if tuple(noise.shape) != wanted:
             raise ValueError(f"noise has shape {tuple(noise.shape)}, expected {wanted}; video_noise() makes it")
         return noise.to(self.device, self.dtype)
+
+
+def _error(chunks: Tensor, actions: Tensor, counted: Tensor) -> Tensor:
+    """The mean squared error of chunks [B, H * D] over the actions [B, H, D] that are counted [B, H]."""
+    error = (chunks.view_as(actions) - actions).square().mean(-1)
+    return (error * counted).sum() / counted.sum().clamp(min=1)
 
 
 class Film(NamedTuple):
