@@ -7,11 +7,12 @@ the same noise. A new cycle begins with the plan that first uses a new context.
 
 Options (``favla:rate=fami,most=4``): ``rate`` is how the number of plans in a cycle is decided (see
 ``agents.inference_rate``): ``fami`` (by the forecast, up to ``most``), ``static`` (``calls`` in every cycle),
-``random`` (1 or ``most``, ``calls`` in the mean), ``threshold`` (``most`` while more than ``force_n`` newtons are
-felt), ``oracle`` (told the future, so privileged). ``event`` adds a plan whenever the force has changed since the last
-one by more than three of its usual changes from tick to tick, with at most ``budget`` plans a cycle; such an agent
-looks every tick. ``steps``, ``schedule`` and ``alpha`` are those of ``flow``: with ``schedule=has`` every plan streams.
-Average overlapping plans with ``--ensemble`` (a negative weight favours the newest).
+``random`` (1 or ``most``, ``calls`` in the mean), ``threshold`` (``most`` where more than ``force_n`` newtons are felt
+as the cycle begins), ``oracle`` (told the future, so privileged). ``event`` adds a plan whenever the force has changed
+since the last one by more than three of its usual changes from tick to tick, unless the cycle has had ``budget`` plans
+already; such an agent looks every tick. ``steps``, ``schedule`` and ``alpha`` are those of ``flow``: with
+``schedule=has`` every plan streams. Average overlapping plans with ``--ensemble`` (a negative weight favours the
+newest).
 """
 
 from __future__ import annotations
@@ -29,14 +30,20 @@ from ..models.favla.config import FavlaConfig
 from ..models.favla.policy import FavlaPolicy
 from ..models.favla.slow import SlowContext
 from ..models.favla.train import TRAINER
+from ..models.favla.variance import FRESH
 from ..models.flow.imitation import Trainer
 from ..models.flow.schedules import Schedule
 from .agent import ActionPart, Call, Episode, Observation
 from .flow import Begun, Flow, FlowMemory, policy_tensors, samples_of, sampling_schedule
 from .inference_rate import Cycle, Fami, Oracle, Random, Rate, Static, Threshold, call_ticks
 
-_RATES = ("fami", "static", "random", "threshold", "oracle")
-_TICK_SAMPLES = 7  # of the wrench, about one control tick
+_READ = {  # the options that each rate reads
+    "fami": ("most",),
+    "static": ("calls",),
+    "random": ("calls", "most"),
+    "threshold": ("force_n", "most"),
+    "oracle": ("most",),
+}
 
 
 @dataclass
@@ -44,10 +51,12 @@ class FavlaMemory(FlowMemory):
     """What an episode changes: its present slow cycle, and what was felt.
 
     ``context`` is the cycle's, and ``noise`` [H, D] that of all its plans; it began at tick ``began`` and is to have
-    plans at the ticks ``due`` after that. ``ran`` is the tick of the last plan, at which the force was ``felt`` [3].
+    plans at the ticks ``due`` after that; ``phase`` in [0, 1) is the episode's own, for rates that alternate. ``ran``
+    is the tick of the last plan, at which the force was ``felt`` [3].
     """
 
     rate: Rate = field(kw_only=True)
+    phase: float = field(kw_only=True)
     context: SlowContext | None = None
     noise: np.ndarray | None = None
     number: int = -1
@@ -102,28 +111,38 @@ class Favla(Flow):
         checkpoint: Checkpoint,
         *,
         rate: str = "fami",
-        most: int = 4,
+        most: int | None = None,
         calls: float | None = None,
-        force_n: float = 1.0,
+        force_n: float | None = None,
         event: bool = False,
-        budget: int = 8,
+        budget: int | None = None,
         steps: int | None = None,
         schedule: str | None = None,
         alpha: float | None = None,
     ) -> Favla:
         """The agent of a checkpoint, whose tensors are ``policy.*`` and, for calibration, ``samples.*``."""
-        if rate not in _RATES:
-            raise ValueError(f"rate={rate!r} is not known; choose one of {', '.join(_RATES)}")
-        if (calls is not None) != (rate in ("static", "random")):
-            raise ValueError(f"calls={calls} with rate={rate!r}: it is for 'static' and 'random', which need it")
+        if rate not in _READ:
+            raise ValueError(f"rate={rate!r} is not known; choose one of {', '.join(_READ)}")
+        for name, value in (("most", most), ("calls", calls), ("force_n", force_n)):
+            if value is not None and name not in _READ[rate]:
+                raise ValueError(f"{name}={value} is not read by rate={rate!r}, which reads {', '.join(_READ[rate])}")
+            if isinstance(value, bool | str):
+                raise ValueError(f"{name}={value!r}, expected a number")
+        if "calls" in _READ[rate] and calls is None:
+            raise ValueError(f"rate={rate!r} needs calls=NUMBER, how many plans a cycle has in the mean")
+        if not isinstance(event, bool):
+            raise ValueError(f"event={event!r}, expected true or false")
+        if budget is not None and not event:
+            raise ValueError(f"budget={budget} bounds the plans that events add; it needs event=true")
+        most = 4 if most is None else most
         if event and "event_n" not in checkpoint.card:
             raise ValueError("event=true, but this checkpoint's card does not state event_n")
         policy = TRAINER.read(checkpoint.config, policy_tensors(checkpoint))
         rates: dict[str, Callable[[], Rate | None]] = {
             "fami": lambda: Fami(most),
-            "static": lambda: Static(calls or 1),
-            "random": lambda: Random(calls or 1, most),
-            "threshold": lambda: Threshold(force_n, most),
+            "static": lambda: Static(calls),  # type: ignore[arg-type]  # checked above
+            "random": lambda: Random(calls, most),  # type: ignore[arg-type]
+            "threshold": lambda: Threshold(1.0 if force_n is None else force_n, most),
             "oracle": lambda: None,
         }
         return cls(
@@ -132,7 +151,7 @@ class Favla(Flow):
             rate=rates[rate](),
             most=most,
             event_n=checkpoint.card["event_n"] if event else None,
-            budget=budget,
+            budget=8 if budget is None else budget,
             label=checkpoint.card.get("label"),
             samples=samples_of(checkpoint),
         )
@@ -149,7 +168,8 @@ class Favla(Flow):
             if foresee is None:
                 raise ValueError(f"rate='oracle' asks the world what is coming, and {episode.env_id} has no foresee()")
             rate = Oracle(self._most, foresee, self._label)
-        return FavlaMemory(memory.generator, memory.action_space, memory.instruction, rate=rate)
+        phase = np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(3,))).random()
+        return FavlaMemory(memory.generator, memory.action_space, memory.instruction, rate=rate, phase=phase)
 
     def encode(self, memory: FavlaMemory, observation: Observation) -> SlowContext:
         """The slow pass."""
@@ -217,10 +237,10 @@ class Favla(Flow):
             left = memory.chunk[min(call.tick - memory.planned_at, len(memory.chunk) - 1) :]
             going_on[:] = left[np.minimum(np.arange(len(going_on)), len(left) - 1)]
         pressed = float(np.linalg.norm(force - memory.rest))
-        cycle = Cycle(memory.number, float(context.y_hat), pressed, memory.generator, going_on)
+        cycle = Cycle(memory.number, memory.phase, float(context.y_hat), pressed, memory.generator, going_on)
         memory.due = call_ticks(memory.rate.calls(cycle), self.config.slow_every)
 
 
 def _force(observation: Mapping[str, Any]) -> np.ndarray:
     """The mean force of about the last tick [3], in N."""
-    return observation["wrench"][-_TICK_SAMPLES:, :3].mean(axis=0)
+    return observation["wrench"][-FRESH:, :3].mean(axis=0)

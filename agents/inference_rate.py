@@ -18,10 +18,12 @@ Foresight = Callable[[np.ndarray], np.ndarray]
 
 
 class Cycle(NamedTuple):
-    """What is known when a slow cycle begins: its ``number`` in the episode, the forecast ``y_hat`` in [0, 1], the
-    present ``force_n``, a source of chance, and the actions [n, D] that would follow if nothing were planned anew."""
+    """What is known when a slow cycle begins: its ``number`` in the episode, a ``phase`` in [0, 1) that the episode
+    drew, the forecast ``y_hat`` in [0, 1], the present ``force_n``, a source of chance, and the actions [n, D] that
+    would follow if nothing were planned anew."""
 
     number: int
+    phase: float
     y_hat: float
     force_n: float
     draw: np.random.Generator
@@ -65,7 +67,8 @@ class Fami(Rate):
 
 
 class Static(Rate):
-    """The same number in every cycle; where it is not whole, cycles alternate so that the mean is right."""
+    """The same number in every cycle. Where it is not whole, cycles alternate, and the episode's phase says which one
+    begins: over many episodes the mean is right however short they are."""
 
     def __init__(self, calls: float) -> None:
         if not 1 <= calls < math.inf:
@@ -75,7 +78,8 @@ class Static(Rate):
 
     def calls(self, cycle: Cycle) -> int:
         """The next of a sequence that is as even as can be."""
-        return math.floor((cycle.number + 1) * self.mean) - math.floor(cycle.number * self.mean)
+        sofar, then = (math.floor(number * self.mean + cycle.phase) for number in (cycle.number, cycle.number + 1))
+        return then - sofar
 
 
 class Random(Rate):
@@ -93,7 +97,7 @@ class Random(Rate):
 
 
 class Threshold(Rate):
-    """Reactive: ``most`` calls while the present force exceeds ``force_n``, else one."""
+    """Reactive, once a cycle: ``most`` calls where more than ``force_n`` is felt when it begins, else one."""
 
     def __init__(self, force_n: float, most: int) -> None:
         self.most = _at_least_one("most", most)

@@ -467,6 +467,8 @@ class _Lane:
         pending = self.pending
         if not pending.evaluations and pending.first_actions_s is None:
             self._plan_ticks.pop()  # the agent looked, and left the running plan as it is
+            if self.agent.encode_every:
+                self._context_ages.pop()
             return
         self._sums["encodes"] += pending.encodes
         self._sums["evaluations"] += pending.evaluations

@@ -268,8 +268,7 @@ class GuardedWipe(Filmed):
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Move the set point by ``action`` within one tick."""
-        if self._over:
-            raise RuntimeError("no episode is running: call reset() first")
+        self._check_running()
         delta = np.asarray(action, np.float64)
         if delta.shape != (2,) or not (isfinite(delta[0]) and isfinite(delta[1])):
             raise ValueError(f"action={action!r}, expected two finite distances in m: along x and along z")
@@ -317,10 +316,19 @@ class GuardedWipe(Filmed):
     def foresee(self, actions: np.ndarray) -> np.ndarray:
         """What the wrist would feel, mean per tick [n, 6], if these actions [n, 2] were executed now; changes nothing.
 
-        Privileged: for schedulers that are told the future, to see what a prediction of it is worth.
+        Privileged: for schedulers that are told the future, to see what a prediction of it is worth. It knows of no end
+        of the episode.
         """
-        steps = np.array([substeps(self._tick + k, CONTROL_HZ) for k in range(len(actions))])
-        return self._wrist.foresee(np.clip(actions, -MAX_DELTA, MAX_DELTA) / (steps[:, None] * STEP_S), steps)
+        self._check_running()
+        deltas = np.asarray(actions, np.float64)
+        if deltas.ndim != 2 or deltas.shape[1] != 2 or not np.isfinite(deltas).all():
+            raise ValueError(f"actions={actions!r}, expected an array [n, 2] of finite distances in m: along x and z")
+        steps = np.array([substeps(self._tick + k, CONTROL_HZ) for k in range(len(deltas))], int)
+        return self._wrist.foresee(deltas.clip(-MAX_DELTA, MAX_DELTA) / (steps[:, None] * STEP_S), steps)
+
+    def _check_running(self) -> None:
+        if self._over:
+            raise RuntimeError("no episode is running: call reset() first")
 
     def _arrange(self, tool_kg: float) -> None:
         table, model, data = self._table, self.model, self.data

@@ -63,7 +63,8 @@ class Wrist:
     def advance(self, steps: int, limit_n: float = np.inf) -> bool:
         """Run the physics for so many steps, at most 64; true when a contact force beyond ``limit_n`` ended it.
 
-        What comes after the step that exceeded the limit is not kept: a guarded robot would have stopped there.
+        What is felt after the step that exceeded the limit is not kept, because a guarded robot would have stopped
+        there; the simulation itself goes on to the end of the tick.
         """
         self._run(steps)
         felt = self._log[:steps] - self._tare

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.demonstrations import DemonstrationError, Demonstrations
+from ..data.demonstrations import Demonstrations
 from ..flow.imitation import Recipe, Trainer, fit
 from .config import FavlaConfig
 from .policy import FavlaPolicy
-from .variance import variance_label
+from .variance import FRESH, variance_label
 
 _OF_THE_NETWORK = ("fixed_gate", "slow_every", "late", "label_window", "variance_weight")
 EMA = 0.3  # the share of the newest tick in the label's moving average
@@ -58,8 +58,6 @@ def _read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> FavlaPoli
 
 def _make(env: Any, good: Demonstrations, recipe: FavlaRecipe, generator: torch.Generator) -> FavlaPolicy:
     seen = good.observations
-    if "wrench" not in seen:
-        raise DemonstrationError(f"the environment sends {sorted(seen)}, and favla needs 'wrench': what the hand feels")
     found = fit(env, good, recipe)
     config = FavlaConfig(
         **found | {"normalization": {"wrench": "mean_std"} | dict(recipe.normalization) | found["normalization"]},
@@ -90,7 +88,7 @@ def _notes(good: Demonstrations, policy: FavlaPolicy) -> dict[str, Any]:
     """The label's scale, and how far the force is from tick to tick: three standard deviations are an event."""
     wrench, config = good.observations["wrench"], policy.config
     label, weights, sigma = variance_label(wrench, good.lengths, config.label_window, EMA)
-    force = wrench[:, -7:, :3].mean(1)
+    force = wrench[:, -FRESH:, :3].mean(1)
     within = np.delete(np.arange(1, len(force)), np.cumsum(good.lengths)[:-1] - 1)  # not from one episode to the next
     jumps = np.linalg.norm(force[within] - force[within - 1], axis=1)
     return {
@@ -105,4 +103,6 @@ def _notes(good: Demonstrations, policy: FavlaPolicy) -> dict[str, Any]:
     }
 
 
-TRAINER = Trainer("favla", FavlaRecipe(), _RECIPES, _read, _make, _windows, _notes)
+TRAINER = Trainer(
+    "favla", FavlaRecipe(), _RECIPES, _read, _make, _windows, _notes, needs=("agent_pos", "wrench"), expert_success=0.95
+)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.signal import lfilter
 
+FRESH = 7  # samples that count as the present force: about a tick of 30 Hz at 200 Hz
 _SMALLEST_SPREAD = 1e-4  # N or N·m; an axis under it shows rounding, not contact
 
 
 def future_variance(
-    wrench: np.ndarray, lengths: np.ndarray, window: int, weights: np.ndarray, *, fresh: int = 7
+    wrench: np.ndarray, lengths: np.ndarray, window: int, weights: np.ndarray, *, fresh: int = FRESH
 ) -> np.ndarray:
     """nu [T]: for each tick the variance of the force over it and the ``window - 1`` ticks that follow.
 
@@ -39,7 +40,7 @@ def variance_label(
     weights: np.ndarray | None = None,
     sigma: float | None = None,
     *,
-    fresh: int = 7,
+    fresh: int = FRESH,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """The label y [T] (float32, in [0, 1)) of every tick, and the ``weights`` [6] and ``sigma`` it was made with.
 

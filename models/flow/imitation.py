@@ -28,9 +28,6 @@ from .action_flow import ActionFlow
 from .config import FlowConfig
 from .schedules import make_schedule
 
-EXPERT_SUCCESS = 0.9
-"""What the expert must reach undisturbed; below it, demonstrations would teach failure."""
-
 _FIRST_SEED = 10_000_000  # far from the seeds that anyone evaluates on
 _SEEDS_APART = 1_000_000  # two recipe seeds share no demonstration
 _OF_THE_NETWORK = ("horizon", "max_delay", "width", "depth", "heads", "mix", "times", "alpha", "mask_finished")
@@ -95,9 +92,10 @@ class Trainer(Generic[R, Policy]):
     """A kind of policy that can be trained.
 
     ``recipes`` are those of the shipped checkpoints: environment id and variant to recipe; ``default`` serves other
-    environments. ``read`` makes a policy of a checkpoint's configuration and tensors, ``make`` a new one for an
-    environment and its demonstrations. ``windows(demonstrations, policy, size, generator)`` are its batches, and
-    ``notes(demonstrations, policy)`` are added to the checkpoint's card.
+    environments. It ``needs`` these observation keys, and an expert that reaches ``expert_success`` undisturbed: below
+    that, demonstrations would teach failure. ``read`` makes a policy of a checkpoint's configuration and tensors,
+    ``make`` a new one for an environment and its demonstrations. ``windows(demonstrations, policy, size, generator)``
+    are its batches, and ``notes(demonstrations, policy)`` are added to the checkpoint's card.
     """
 
     agent: str
@@ -107,6 +105,8 @@ class Trainer(Generic[R, Policy]):
     make: Callable[[Any, Demonstrations, R, torch.Generator], Policy]
     windows: Callable[[Demonstrations, Policy, int, np.random.Generator], Iterator[dict[str, Any]]]
     notes: Callable[[Demonstrations, Policy], Mapping[str, Any]] = lambda demonstrations, policy: {}
+    needs: tuple[str, ...] = ()
+    expert_success: float = 0.9
 
     def recipe_for(self, env_id: str, variant: str = "") -> R:
         """The recipe of the shipped checkpoint for an environment (options are ignored), else the default one.
@@ -138,20 +138,22 @@ class Trainer(Generic[R, Policy]):
         ``adamw``) and, with ``start``, adapters: the network of that checkpoint is then fine-tuned, the adapter kept in
         a folder beside ``out``, and merged into the checkpoint. ``card`` is added to the checkpoint's card.
 
-        Raises ``DemonstrationError`` when the environment has no expert, or one that succeeds in less than 0.9 of the
-        undisturbed episodes; ``BackendError`` for running methods that cannot be trained; ``CheckpointError`` for a bad
-        ``start``; ``NonFiniteLoss`` when training diverges.
+        Raises ``DemonstrationError`` when the environment has no expert, or one that succeeds too seldom, or lacks an
+        observation that is needed; ``BackendError`` for running methods that cannot be trained; ``CheckpointError``
+        for a bad ``start``; ``NonFiniteLoss`` when training diverges.
         """
         backend = backend or Backend()
         _check_backend(backend, start)
         tell = progress or (lambda _: None)
         began = time.perf_counter()
-        demonstrations, kept_at = _demonstrate(env, recipe, out, tell)
+        self._check(env)
+        loaded = None if start is None else self._load(start)
+        demonstrations, kept_at = _demonstrate(env, recipe, out, tell, self.expert_success)
         collected = time.perf_counter()
         good = demonstrations.select(demonstrations.success)
 
         seeds = np.random.SeedSequence(recipe.seed).generate_state(3)
-        policy = self._begin(env, good, recipe, start, torch.Generator().manual_seed(int(seeds[0])))
+        policy = self._begin(env, good, recipe, loaded, torch.Generator().manual_seed(int(seeds[0])))
         policy = backend.apply(policy)  # type: ignore[assignment]
         optimizer = backend.optimizer(policy) or AdamW(recipe.lr).build(policy)
         average = Average(policy, recipe.decay)
@@ -171,7 +173,9 @@ class Trainer(Generic[R, Policy]):
         tensors = {f"policy.{name}": tensor for name, tensor in policy.state_dict().items()}
         for name, values in next(self.windows(good, policy, _SAMPLES, np.random.default_rng(recipe.seed))).items():
             if isinstance(values, Mapping):
-                tensors |= {f"samples.{name}.{key}": values[key] for key in policy.config.inputs}
+                tensors |= {
+                    f"samples.{name}.{key}": kept for key, kept in values.items() if key in policy.config.inputs
+                }
             else:
                 tensors[f"samples.{name}"] = values
         weights = save(
@@ -212,22 +216,31 @@ class Trainer(Generic[R, Policy]):
         kept_at.unlink(missing_ok=True)
         return weights
 
-    def _begin(
-        self, env: Any, good: Demonstrations, recipe: R, start: Path | None, generator: torch.Generator
-    ) -> Policy:
-        """The network to train: that of ``start``, or a new one that fits the demonstrations."""
-        if start is None:
-            return self.make(env, good, recipe, generator)
+    def _check(self, env: Any) -> None:
+        """Refuse an environment that lacks what is needed, before anything is collected."""
+        there = getattr(env.observation_space, "spaces", {})
+        if missing := [key for key in self.needs if key not in there]:
+            raise DemonstrationError(f"{_world(env)} sends {sorted(there)}, and {self.agent} needs {missing} too")
+
+    def _load(self, start: Path) -> Policy:
+        """The policy of a checkpoint to go on from."""
         loaded = load(start)
         if loaded.card.get("agent") != self.agent:
             raise CheckpointError(start, f"is of the agent {loaded.card.get('agent')!r}, expected {self.agent!r}")
         weights = {n.removeprefix("policy."): t for n, t in loaded.tensors.items() if n.startswith("policy.")}
-        policy = self.read(loaded.config, weights)
-        for key, shape in policy.config.inputs.items():
+        return self.read(loaded.config, weights)
+
+    def _begin(
+        self, env: Any, good: Demonstrations, recipe: R, loaded: Policy | None, generator: torch.Generator
+    ) -> Policy:
+        """The network to train: the loaded one, or a new one that fits the demonstrations."""
+        if loaded is None:
+            return self.make(env, good, recipe, generator)
+        for key, shape in loaded.config.inputs.items():
             there = good.observations[key].shape[1:] if key in good.observations else None
             if there != shape:
-                raise CheckpointError(start, f"reads {key!r} of shape {shape}, the demonstrations hold {there}")
-        return policy
+                raise DemonstrationError(f"the network reads {key!r} of shape {shape}, the demonstrations hold {there}")
+        return loaded
 
 
 @dataclass(frozen=True)
@@ -251,7 +264,9 @@ def _check_backend(backend: Backend, start: Path | None) -> None:
             raise BackendError(f"adapter={method.name} cannot be trained here: it has no method finish()")
 
 
-def _demonstrate(env: Any, recipe: Recipe, out: Path, tell: Callable[[Progress], None]) -> tuple[Demonstrations, Path]:
+def _demonstrate(
+    env: Any, recipe: Recipe, out: Path, tell: Callable[[Progress], None], expected: float
+) -> tuple[Demonstrations, Path]:
     first = _FIRST_SEED + _SEEDS_APART * recipe.seed
     path = out.with_name(f"{out.name}.demonstrations")
     demonstrations = collect(
@@ -265,10 +280,10 @@ def _demonstrate(env: Any, recipe: Recipe, out: Path, tell: Callable[[Progress],
     rate = demonstrations.undisturbed_success
     if np.isnan(rate):  # too few episodes for an undisturbed one
         rate = float(demonstrations.success.mean())
-    if rate < EXPERT_SUCCESS:
+    if rate < expected:
         raise DemonstrationError(
             f"the expert of {_world(env)} succeeds in {rate:.0%} of its undisturbed episodes, and training needs "
-            f"{EXPERT_SUCCESS:.0%}; mend the expert or the environment's options"
+            f"{expected:.0%}; mend the expert or the environment's options"
         )
     return demonstrations, path
 

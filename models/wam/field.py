@@ -94,7 +94,8 @@ class WorldActionField(Velocity):
         for expert in self.mixture.experts.values():
             expert.initialize(generator)  # type: ignore[operator]
         # A place is as large as the patch or action that stands there. Much smaller, and the normalisation of a layer
-        # all but erases it: where something is in the picture is then learned last. Neighbours start alike.
+        # all but erases it: where something is in the picture is then learned last. Neighbours start alike, so that
+        # what is learned at one place serves the next: from few demonstrations that is most of the success.
         waves = _waves(self.cells)
         mix = torch.randn(waves.shape[1], self.cell.shape[1], generator=generator) / waves.shape[1] ** 0.5
         self.cell.copy_(waves @ mix)
@@ -235,7 +236,7 @@ def _straight(tau: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _waves(cells: int) -> Tensor:
-    """Slow sines and cosines [cells, 8] of where the cells of a square are, across and down."""
+    """Slow waves [cells, 8] over a square of cells, across and down: half a period and a quarter of one."""
     side = round(cells**0.5)
     place = (torch.arange(side) + 0.5) / side * 2 - 1
     down, across = torch.meshgrid(place, place, indexing="ij")

@@ -180,10 +180,10 @@ class WamPolicy(ActionFlow):
         given; without it, prefix lengths are drawn.
 
         ``"loss"`` is the sum of ``"flow"`` (see :func:`flow_loss`, also for ``"near"``), of ``"regression"`` where a
-        summary regresses the chunk, and of ``video_weight`` times ``"video"``: the error of the video's velocity or, for
-        ``control="inverse"``, of the actions told from frames. With ``video_weight=0`` no future is read or computed,
-        which changes nothing for actions. A batch without actions is one for :meth:`video_loss`. Raises ``ValueError``
-        for actions and futures of another shape.
+        summary regresses the chunk, and of ``video_weight`` times ``"video"``: the error of the video's velocity or,
+        for ``control="inverse"``, of the actions told from frames. With ``video_weight=0`` no future is read, which
+        changes nothing for actions. A batch without actions is one for :meth:`video_loss`. Raises ``ValueError`` for
+        actions and futures of another shape.
         """
         if "actions" not in batch:
             return self.video_loss(batch, generator)

@@ -78,11 +78,13 @@ def train(
     amend(weights, {"scores": scores})
     if as_json:
         typer.echo(json.dumps({"checkpoint": str(weights), "seconds": round(trained_s, 1), "scores": scores}))
-        return
-    for name, score in scores.items():
-        out.print(f"{name}: success {_interval(score['success'])}, score {_interval(score['score'])}, n {evaluate}")
-    out.print(f"trained in {trained_s:.0f} s: {weights}", soft_wrap=True)
-    out.print(f"run it: palaestra run {env} {agent}:checkpoint={weights}", soft_wrap=True)
+    else:
+        for name, score in scores.items():
+            out.print(f"{name}: success {_interval(score['success'])}, score {_interval(score['score'])}, n {evaluate}")
+        out.print(f"trained in {trained_s:.0f} s: {weights}", soft_wrap=True)
+        out.print(f"run it: palaestra run {env} {agent}:checkpoint={weights}", soft_wrap=True)
+    if any(score["failed"] for score in scores.values()):
+        raise typer.Exit(1)
 
 
 def _command(arguments: list[str]) -> str:
@@ -101,7 +103,8 @@ def _evaluate(agent: str, env: str, weights: Path, episodes: int) -> dict[str, A
             lanes = 1 if name == "expert" else min(episodes, 25)
             result = run(env, call, episodes=episodes, lanes=lanes, progress=partial(_advance, bar))
         if result.failed:
-            err.print(f"[red]{result.failed} episodes of {name} failed:[/] {result.rows[0].reason}")
+            reason = next(row.reason for row in result.rows if row.failed)
+            err.print(f"[red]{result.failed} episodes of {name} failed:[/] {reason}")
         document = result.to_json()
         scores[name] = {key: document[key] for key in ("success", "score", "episodes", "failed", "clock", "lanes")}
     return scores

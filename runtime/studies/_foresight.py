@@ -12,25 +12,21 @@ from ...agents.agent import ActionPart, Agent, Call, Episode
 from ..clock import Lockstep
 from ..executor import Executor
 from ..registry import make_agent, make_env
-from ..statistics import Estimate, rate
 
 RISEN = 0.25  # of a forecast that asks for a second plan of four
 TOUCHES_N = 0.5
 
 
 class Foresight(NamedTuple):
-    """On demonstrations: the ``correlation`` of forecasts and labels; how many ticks before the first touch each rises
-    above a quarter (median), and the share of episodes in which that is a slow cycle or more; the mean gate without and
-    with contact (0 sees, 1 feels); the mean label."""
+    """Of demonstrations, one value an episode: the correlation of forecasts and labels; how many ticks before the first
+    touch each rises above a quarter, to stay there until it; and how much more the gates feel in contact than without
+    (0: sees, 1: feels). ``gates`` are the mean gates, free and touching."""
 
-    correlation: float
-    label_lead_ticks: float
-    forecast_lead_ticks: float
-    label_leads: Estimate
-    forecast_leads: Estimate
-    gate_free: float
-    gate_touching: float
-    mean_label: float
+    correlation: np.ndarray
+    label_lead: np.ndarray
+    forecast_lead: np.ndarray
+    gate_rise: np.ndarray
+    gates: tuple[float, float]
 
 
 def foresight(env_id: str, checkpoint: Path, seeds: range) -> Foresight:
@@ -40,7 +36,7 @@ def foresight(env_id: str, checkpoint: Path, seeds: range) -> Foresight:
     from ...models.checkpoint import load
     from ...models.data.demonstrations import collect
     from ...models.favla.train import TRAINER
-    from ...models.favla.variance import variance_label
+    from ...models.favla.variance import FRESH, variance_label
 
     config, tensors, card = load(checkpoint)
     of_policy = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
@@ -48,50 +44,32 @@ def foresight(env_id: str, checkpoint: Path, seeds: range) -> Foresight:
     env = make_env(env_id)
     shown = collect(env, seeds, noise=0.0, undisturbed=1.0)
     env.close()
-    scale = card["label"]
-    label, _, _ = variance_label(
-        shown.observations["wrench"],
-        shown.lengths,
-        scale["window"],
-        scale["ema"],
-        np.array(scale["weights"]),
-        scale["sigma"],
-    )
+    wrench, scale = shown.observations["wrench"], card["label"]
+    weights, sigma = np.array(scale["weights"]), scale["sigma"]
+    label, _, _ = variance_label(wrench, shown.lengths, scale["window"], scale["ema"], weights, sigma)
     seen = {key: torch.from_numpy(shown.observations[key]) for key in policy.config.inputs}
     with torch.inference_mode():
         slow = policy.encode_slow(seen)
         gate = policy.context(slow, seen).gate
-    y_hat, forces = slow.y_hat.numpy(), shown.observations["wrench"][:, -7:, :3].mean(1)
-    touching = np.linalg.norm(forces, axis=1) > TOUCHES_N
-    leads = np.array(
-        [
-            [_lead(y, touches) for y in (one_label, one_y_hat)]
-            for one_label, one_y_hat, touches in zip(
-                *(np.split(values, np.cumsum(shown.lengths)[:-1]) for values in (label, y_hat, touching)), strict=True
-            )
-        ]
-    )
-    label_leads, forecast_leads = (rate(list(lead)) for lead in (leads >= policy.config.slow_every).T)
-    assert label_leads is not None
-    assert forecast_leads is not None
     gates = np.full(len(label), np.nan) if gate is None else gate.mean(dim=(1, 2)).numpy()
+    touching = np.linalg.norm(wrench[:, -FRESH:, :3].mean(1), axis=1) > TOUCHES_N
+    ends = np.cumsum(shown.lengths)[:-1]
+    kept = (label, slow.y_hat.numpy(), touching, gates)
+    episodes = list(zip(*(np.split(values, ends) for values in kept), strict=True))
     return Foresight(
-        float(np.corrcoef(y_hat, label)[0, 1]),
-        float(np.median(leads[:, 0])),
-        float(np.median(leads[:, 1])),
-        label_leads,
-        forecast_leads,
-        float(gates[~touching].mean()),
-        float(gates[touching].mean()),
-        float(label.mean()),
+        np.array([np.corrcoef(y, y_hat)[0, 1] for y, y_hat, _, _ in episodes]),
+        np.array([_lead(y, touches) for y, _, touches, _ in episodes]),
+        np.array([_lead(y_hat, touches) for _, y_hat, touches, _ in episodes]),
+        np.array([g[touches].mean() - g[~touches].mean() for _, _, touches, g in episodes]),
+        (float(gates[~touching].mean()), float(gates[touching].mean())),
     )
 
 
 def _lead(y: np.ndarray, touching: np.ndarray) -> int:
-    """Ticks from the first rise of ``y`` to the first touch; 0 where it does not rise before."""
+    """For how many ticks before the first touch ``y`` has risen without a break; all of them where it never was low."""
     touch = int(np.argmax(touching))
-    risen = np.flatnonzero(y[:touch] > RISEN)
-    return touch - int(risen[0]) if len(risen) else 0
+    low = np.flatnonzero(y[:touch] <= RISEN)
+    return touch - 1 - int(low[-1]) if len(low) else touch
 
 
 class Diary(NamedTuple):
@@ -117,7 +95,6 @@ class _Noted(Agent):
         self._agent = agent
         self.encode_every, self.interface, self.max_delay = agent.encode_every, agent.interface, agent.max_delay
         self.notes: list[tuple[int, dict[str, Any]]] = []
-        self.wrenches: list[np.ndarray] = []
 
     def reset(self, episode: Episode) -> Any:
         return self._agent.reset(episode)
@@ -171,15 +148,16 @@ def diary(env_id: str, checkpoint: Path, seed: int) -> Diary:
         windows, np.array([len(windows)]), scale["window"], scale["ema"], np.array(scale["weights"]), scale["sigma"]
     )
     # Each window holds the last ten samples; the newest at most 4 ms before its tick.
-    times = (np.arange(len(windows))[:, None] * tick_s) // 0.005 * 0.005 + 0.005 * np.arange(-9, 1)
+    newest = np.floor(np.arange(len(windows)) * tick_s / 0.005 + 1e-6)
+    times = 0.005 * (newest[:, None] + np.arange(-9, 1))
     first = [
         note
         for note, before in zip(noted.notes, [(-period, {}), *noted.notes], strict=False)
         if note[0] // period > before[0] // period
     ]
     return Diary(
-        times.ravel(),
-        windows[:, :, 2].ravel(),
+        times[2:].ravel(),
+        windows[2:, :, 2].ravel(),
         float(felt.instruction.split()[-2]),
         np.arange(len(windows)) * tick_s,
         label,

@@ -46,12 +46,13 @@ class Forecast(Rate):
 
 @dataclass
 class _Memory:
+    rate: Rate
+    draw: np.random.Generator
     context: Any = None
     number: int = -1
     began: int = 0
     due: tuple[int, ...] = ()
     speed: float = -APPROACH
-    draw: np.random.Generator | None = None
 
 
 class Pressing(Agent):
@@ -64,8 +65,7 @@ class Pressing(Agent):
 
     def reset(self, episode: Episode) -> _Memory:
         """Nothing is known yet."""
-        self._present = self._rate()
-        return _Memory(draw=np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(2,))))
+        return _Memory(self._rate(), np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(2,))))
 
     def encode(self, memory: _Memory, observation: Any) -> object:
         """A new cycle."""
@@ -78,9 +78,8 @@ class Pressing(Agent):
             memory.context, memory.began = call.context, call.tick
             memory.number += 1
             going_on = np.array([[0.0, memory.speed * TICK_S]] * PERIOD)
-            assert memory.draw is not None
-            cycle = Cycle(memory.number, 0.0, felt_n, memory.draw, going_on)
-            memory.due = call_ticks(self._present.calls(cycle), PERIOD)
+            cycle = Cycle(memory.number, 0.0, 0.0, felt_n, memory.draw, going_on)
+            memory.due = call_ticks(memory.rate.calls(cycle), PERIOD)
         elapsed = call.tick - memory.began
         if memory.number == CYCLES - 1:
             memory.speed = 0.12

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,14 +97,26 @@ class Bench:
     def _train(self, job: Training) -> None:
         import torch
 
+        from ...models.checkpoint import CheckpointError, load_card
+        from ...models.data.demonstrations import DemonstrationError
         from ..registry import make_env, trainer_of
 
+        trainer = trainer_of(job.agent)
+        recipe = replace(trainer.recipe_for(job.env), seed=job.seed, **dict(job.changes))
         out = weights(self.folder, job.env, job.network, job.seed)
-        if not out.with_name(f"{out.name}.safetensors").exists():
-            torch.set_num_threads(1)
-            env, trainer = make_env(job.env), trainer_of(job.agent)
-            trainer.train(env, replace(trainer.recipe_for(job.env), seed=job.seed, **dict(job.changes)), out)
-            env.close()
+        try:
+            if load_card(out)["recipe"] == json.loads(json.dumps(asdict(recipe))):
+                return
+        except (CheckpointError, KeyError):
+            pass  # there is none, or a broken one
+        torch.set_num_threads(1)
+        env = make_env(job.env)
+        try:
+            trainer.train(env, recipe, out)
+        except DemonstrationError:  # those of another recipe, interrupted
+            out.with_name(f"{out.name}.demonstrations").unlink(missing_ok=True)
+            trainer.train(env, recipe, out)
+        env.close()
 
     def _run(self, cell: Cell) -> Outcome:
         call = cell.call

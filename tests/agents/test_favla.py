@@ -206,10 +206,16 @@ def test_a_checkpoint_loads_with_its_options_and_bad_ones_are_named(tmp_path):
     assert made(",rate=static,calls=2.5")._rate.mean == 2.5 and made(",rate=oracle").privileged
     for options, said in (
         (",rate=often", "rate='often' is not known"),
-        (",rate=static", "calls=None with rate='static'"),
-        (",calls=2", "calls=2 with rate='fami'"),
+        (",rate=static", "rate='static' needs calls=NUMBER"),
+        (",rate=static,calls=0", "calls=0"),
+        (",rate=static,calls=true", "calls=True, expected a number"),
+        (",calls=2", "calls=2 is not read by rate='fami'"),
+        (",force_n=3", "force_n=3 is not read by rate='fami'"),
+        (",rate=static,calls=2,most=3", "most=3 is not read"),
+        (",event=no", "event='no', expected true or false"),
+        (",budget=3", "budget=3 bounds"),
         (",most=9", "most=9 plans a slow cycle, expected 1 to slow_every=8"),
-        (",budget=0", "budget=0"),
+        (",event=true,budget=0", "budget=0"),
         (",rate=threshold,force_n=-1", "force_n=-1"),
         (",speed=3", "no option 'speed'"),
     ):

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from palaestra.agents.inference_rate import Cycle, Fami, Oracle, Random, Static, Threshold, call_ticks, quantized
 
 
-def cycle(number=0, y_hat=0.0, force_n=0.0, draw=None, going_on=None):
-    return Cycle(
-        number, y_hat, force_n, draw or np.random.default_rng(0), np.zeros((4, 2)) if going_on is None else going_on
-    )
+def cycle(number=0, phase=0.0, y_hat=0.0, force_n=0.0, draw=None, going_on=None):
+    going_on = np.zeros((4, 2)) if going_on is None else going_on
+    return Cycle(number, phase, y_hat, force_n, draw or np.random.default_rng(0), going_on)
 
 
 @given(st.integers(1, 64), st.data())
@@ -44,10 +43,17 @@ def test_with_one_call_at_most_the_adaptive_rate_is_the_fixed_one():
         assert Fami(1).calls(cycle(y_hat=y)) == Static(1).calls(cycle(y_hat=y)) == 1
 
 
-@given(st.floats(1, 16), st.integers(1, 200))
-def test_a_fixed_rate_keeps_its_mean_to_within_one_call(mean, cycles):
+def test_a_fixed_rate_keeps_its_mean_over_short_episodes_too():
+    phases = np.random.default_rng(0).random(4000)
+    rate = Static(2.43)
+    made = [sum(rate.calls(cycle(number, phase)) for number in range(3)) / 3 for phase in phases]
+    assert np.mean(made) == pytest.approx(2.43, abs=0.01)
+
+
+@given(st.floats(1, 16), st.integers(1, 200), st.floats(0, 1, exclude_max=True))
+def test_a_fixed_rate_keeps_its_mean_to_within_one_call(mean, cycles, phase):
     rate = Static(mean)
-    said = [rate.calls(cycle(number)) for number in range(cycles)]
+    said = [rate.calls(cycle(number, phase)) for number in range(cycles)]
     assert abs(sum(said) - mean * cycles) <= 1 and max(said) - min(said) <= 1 and max(said) <= rate.most
 
 

@@ -184,8 +184,12 @@ def test_wrong_arguments_and_actions_are_named(env):
     for bad in (np.zeros(3), np.array([np.nan, 0]), 0.1):
         with pytest.raises(ValueError, match="two finite distances in m"):
             env.step(bad)
-    with pytest.raises(RuntimeError, match="call reset"):
-        GuardedWipe().step(np.zeros(2))
+    for bad in (np.zeros(2), np.zeros((3, 3)), np.full((2, 2), np.nan)):
+        with pytest.raises(ValueError, match=r"expected an array \[n, 2\]"):
+            env.foresee(bad)
+    for call in (GuardedWipe().step, GuardedWipe().foresee):
+        with pytest.raises(RuntimeError, match="call reset"):
+            call(np.zeros((1, 2)))
     with pytest.raises(ValueError, match="render_mode"):
         GuardedWipe(render_mode="human")
     empty = mujoco.MjModel.from_xml_string("<mujoco/>")
