@@ -28,19 +28,20 @@ class WamRecipe(Recipe):
     those of :class:`WamConfig`. The instruction is read as the embedding of ``models.text_encoder``.
     """
 
-    demonstrations: int = 1000
-    steps: int = 3000
+    demonstrations: int = 2000
+    steps: int = 2500
     batch: int = 64
+    lr: float = 2e-3
     horizon: int = 12
     max_delay: int = 4
     execute: int = 6
     width: int = 48
     variant: str = "fast"
     control: str = "future"
-    video_weight: float = 1.0
+    video_weight: float = 0.1
     future: tuple[int, ...] = (6, 12)
     patch: int = 5
-    latent: int = 0
+    latent: int = 16
     head_dim: int = 16
     video_width: int = 64
 

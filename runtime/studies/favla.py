@@ -15,13 +15,13 @@ beside fixed ones of fewer calls. That is what is added here. Measured:
 - The forecast and the gate on held-out demonstrations. The label looks as far ahead as a chunk of 24 ticks lasts; with
   16, as long as a slow cycle, it could not rise a whole cycle before contact.
 
-"As many calls" is brought about on other episodes, for each world, profile and training apart, and what was really made
-stands in the claim, which is void where the two differ by more than a tenth. So is every claim about peaks where the
-policies do not do the task: without latency they must succeed in 0.9 of the episodes, under latency in half of them.
-What speaks against FAVLA is FAMI that hits no less hard than the others at as many calls, force in the slow pass that
-does as well as in the expert, or a peak that does not fall with the number of calls. The classical reference, an
-admittance controller that decides at every tick, is in the table; learned policies are not expected to beat it.
-``quick`` takes the policies that ship.
+"As many calls" is brought about on other episodes, for each world, profile and training apart, and what was really
+made stands in the claim, which is void where the one that hits less hard makes over a tenth more of them. So is every
+claim about peaks where the policies do not do the task: without latency they must succeed in 0.9 of the episodes,
+under latency in half of them. What speaks against FAVLA is FAMI that hits no less hard than the others at as many
+calls, force in the slow pass that does as well as in the expert, or a peak that does not fall with the number of
+calls. The classical reference, an admittance controller that decides at every tick, is in the table; learned policies
+are not expected to beat it. ``quick`` takes the policies that ship.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ FULL = Plan(
     2,
     48,
     10,
-    200,
+    100,
     {
         WIPE: World(PROFILES, (*RATES, ORACLE, *FUSIONS, *OPTIONS, WHOLE, STREAMED), (*RATES, WHOLE, STREAMED)),
         PEG: World(PROFILES[:1], (*_BRIEF, _static(4, "none"), _static(4, "prefix")), _BRIEF),
@@ -332,11 +332,15 @@ def _claims(plan: Plan, cells: Cells) -> list[Claim]:
             few, many = _static(1), _static(4)
             text = f"{where}: peak force (N) of four plans asked for a cycle less that of one"
             claims.append(_judge(void, text, _less(peaks[many], peaks[few]), at_most=0.0))
-            for other in EQUALS:
+            for other in (way for way in EQUALS if way in ways):
                 made = [_calls(cells[env, name, way.name]) for way in (FAMI, other)]
                 text = f"{where}: peak force (N) of FAMI ({made[0]:.1f} plans/s) less {other.name} ({made[1]:.1f})"
-                unequal = "" if abs(made[1] / made[0] - 1) <= APART else "they do not make as many calls"
-                claims.append(_judge(void or unequal, text, _less(peaks[FAMI], peaks[other]), at_most=0.0))
+                claim = _judge(void, text, _less(peaks[FAMI], peaks[other]), at_most=0.0)
+                if (claim.holds and made[1] < (1 - APART) * made[0]) or (
+                    claim.holds is False and made[1] > (1 + APART) * made[0]
+                ):
+                    claim = replace(claim, holds=None, reason="the one that hits less hard makes more calls")
+                claims.append(claim)
             text = f"{where}: peak force of FAMI over that of one plan a cycle"
             share = _ratio(peaks[FAMI], peaks[few])
             claims.append(_judge(void, text, share, at_most=0.81, paper=".64 (gear), .81 (box)"))
