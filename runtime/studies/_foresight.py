@@ -60,9 +60,16 @@ def foresight(env_id: str, checkpoint: Path, seeds: range) -> Foresight:
         np.array([np.corrcoef(y, y_hat)[0, 1] for y, y_hat, _, _ in episodes]),
         np.array([_lead(y, touches) for y, _, touches, _ in episodes]),
         np.array([_lead(y_hat, touches) for _, y_hat, touches, _ in episodes]),
-        np.array([g[touches].mean() - g[~touches].mean() for _, _, touches, g in episodes]),
+        np.array([_rise(g, touches) for _, _, touches, g in episodes]),
         (float(gates[~touching].mean()), float(gates[touching].mean())),
     )
+
+
+def _rise(gate: np.ndarray, touching: np.ndarray) -> float:
+    """How much more a gate feels in contact; NaN where there is only the one or the other."""
+    if touching.all() or not touching.any():
+        return float("nan")
+    return float(gate[touching].mean() - gate[~touching].mean())
 
 
 def _lead(y: np.ndarray, touching: np.ndarray) -> int:

@@ -403,8 +403,9 @@ Foreseen = dict[str, list[Foresight]]
 
 
 def _over(ones: Sequence[Foresight], of: str) -> Estimate:
-    """The mean over trainings and episodes."""
+    """The mean over trainings and episodes; episodes that cannot tell (no touch, or nothing else) are left out."""
     values = np.stack([getattr(one, of) for one in ones])
+    values = values[:, np.isfinite(values).all(axis=0)]
     return paired_difference(values, np.zeros_like(values))
 
 
