@@ -74,8 +74,11 @@ class Admittance(StepAgent):
             ("mass", mass, 0.0, 1e3, "kg"),
             ("slide", slide, 0.001, 1.0, "m/s"),
         ):
-            if value is not None and not (isfinite(value) and least <= value <= most):
-                raise ValueError(f"{name}={value}, expected {least:g} to {most:g} {unit}")
+            if value is None and name == "slide":
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+            if not (number and least <= value <= most):  # type: ignore[operator]
+                raise ValueError(f"{name}={value!r}, expected {least:g} to {most:g} {unit}")
         self.approach, self.damping, self.mass, self.slide = approach, damping, mass, slide
 
     def reset(self, episode: Episode) -> _Wiping | _Inserting:

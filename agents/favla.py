@@ -5,14 +5,14 @@
 vary; in between, the fast expert plans anew from that context and the newest wrench. All plans of a cycle start from
 the same noise. A new cycle begins with the plan that first uses a new context.
 
-Options (``favla:rate=fami,most=4``): ``rate`` is how the number of plans in a cycle is decided (see
+Options (``favla:rate=fami,most=4``, the defaults): ``rate`` is how the number of plans in a cycle is decided (see
 ``agents.inference_rate``): ``fami`` (by the forecast, up to ``most``), ``static`` (``calls`` in every cycle),
-``random`` (1 or ``most``, ``calls`` in the mean), ``threshold`` (``most`` where more than ``force_n`` newtons are felt
-as the cycle begins), ``oracle`` (told the future, so privileged). ``event`` adds a plan whenever the force has changed
-since the last one by more than three of its usual changes from tick to tick, unless the cycle has had ``budget`` plans
-already; such an agent looks every tick. ``steps``, ``schedule`` and ``alpha`` are those of ``flow``: with
-``schedule=has`` every plan streams. Average overlapping plans with ``--ensemble`` (a negative weight favours the
-newest).
+``random`` (1 or ``most``, ``calls`` in the mean), ``threshold`` (``most`` where more than ``force_n=1`` newtons are
+felt as the cycle begins), ``oracle`` (told the future, so privileged). ``event`` adds a plan whenever the force has
+changed since the last one by more than three of its usual changes from tick to tick, unless the cycle has had
+``budget=8`` plans already; such an agent looks every tick. ``steps``, ``schedule`` and ``alpha`` are those of
+``flow``: with ``schedule=has`` every plan streams. Average overlapping plans with ``--ensemble`` (a negative weight
+favours the newest).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,7 +95,7 @@ class Favla(Flow):
         super().__init__(policy, schedule=schedule, execute=policy.config.horizon, samples=samples)
         self.encode_every = period = policy.config.slow_every
         highest = most if rate is None else rate.most
-        for name, value in (("most", highest), ("budget", budget)):
+        for name, value in (("calls" if isinstance(rate, Static) else "most", highest), ("budget", budget)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= period:
                 raise ValueError(f"{name}={value!r} plans a slow cycle, expected 1 to slow_every={period}")
         self._rate, self._most, self._label = rate, most, dict(label or {})
@@ -135,8 +136,11 @@ class Favla(Flow):
         if budget is not None and not event:
             raise ValueError(f"budget={budget} bounds the plans that events add; it needs event=true")
         most = 4 if most is None else most
-        if event and "event_n" not in checkpoint.card:
-            raise ValueError("event=true, but this checkpoint's card does not state event_n")
+        event_n = checkpoint.card.get("event_n")
+        if event and not (_is_number(event_n) and event_n > 0):  # type: ignore[operator]
+            raise ValueError(f"event=true, but the card says event_n={event_n!r}, expected a force in N above 0")
+        if rate == "oracle":
+            _check_label(checkpoint.card.get("label"))
         policy = TRAINER.read(checkpoint.config, policy_tensors(checkpoint))
         rates: dict[str, Callable[[], Rate | None]] = {
             "fami": lambda: Fami(most),
@@ -150,9 +154,9 @@ class Favla(Flow):
             schedule=sampling_schedule(checkpoint.card, policy.config.horizon, steps, schedule, alpha),
             rate=rates[rate](),
             most=most,
-            event_n=checkpoint.card["event_n"] if event else None,
+            event_n=event_n if event else None,
             budget=8 if budget is None else budget,
-            label=checkpoint.card.get("label"),
+            label=checkpoint.card.get("label") if rate == "oracle" else None,
             samples=samples_of(checkpoint),
         )
 
@@ -166,7 +170,10 @@ class Favla(Flow):
         if rate is None:
             foresee = episode.options.get("foresee")
             if foresee is None:
-                raise ValueError(f"rate='oracle' asks the world what is coming, and {episode.env_id} has no foresee()")
+                raise ValueError(
+                    f"rate='oracle' asks the world what is coming, and {episode.env_id} has no foresee() "
+                    "(in real time no world has)"
+                )
             rate = Oracle(self._most, foresee, self._label)
         phase = np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(3,))).random()
         return FavlaMemory(memory.generator, memory.action_space, memory.instruction, rate=rate, phase=phase)
@@ -239,6 +246,28 @@ class Favla(Flow):
         pressed = float(np.linalg.norm(force - memory.rest))
         cycle = Cycle(memory.number, memory.phase, float(context.y_hat), pressed, memory.generator, going_on)
         memory.due = call_ticks(memory.rate.calls(cycle), self.config.slow_every)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _check_label(label: Any) -> None:
+    """Raise ``ValueError`` where a card does not say how forecasts were labelled."""
+    if not isinstance(label, Mapping):
+        raise ValueError(f"rate='oracle' needs the label's scale, and the card says label={label!r}")
+    weights = label.get("weights")
+    for name, good, expected in (
+        ("window", isinstance(label.get("window"), int) and 1 <= label["window"] <= 1000, "1 to 1000 ticks"),
+        ("sigma", _is_number(label.get("sigma")) and label["sigma"] > 0, "a number above 0"),
+        (
+            "weights",
+            isinstance(weights, list) and len(weights) == 6 and all(_is_number(w) and w >= 0 for w in weights),
+            "six numbers of at least 0",
+        ),
+    ):
+        if not good:
+            raise ValueError(f"the card says label.{name}={label.get(name)!r}, expected {expected}")
 
 
 def _force(observation: Mapping[str, Any]) -> np.ndarray:

@@ -87,7 +87,8 @@ class ActionBuffer:
             return action
         plans = self._plans.setdefault(tick, [])
         plans.append(action)
-        weights = np.exp(-self._ensemble * np.arange(len(plans)))
+        exponents = -self._ensemble * np.arange(len(plans))
+        weights = np.exp(exponents - exponents.max())  # the largest is one, however strong the preference
         mean = np.tensordot(weights / weights.sum(), np.stack(plans), axes=1)
         return mean.astype(np.asarray(action).dtype)
 

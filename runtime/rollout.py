@@ -388,8 +388,13 @@ class EpisodeRunner:
             interface=interface,
             control_hz=hz,
             instruction=getattr(world, "instruction", None),
-            options={name: getattr(world, name, None) for name in _SECRETS} if self.agent.privileged else {},
+            options=self._secrets(world) if self.agent.privileged else {},
         )
+
+    def _secrets(self, world: Any) -> dict[str, Any]:
+        """What only privileged agents are told. In real time they think beside the physics, so none may be copied."""
+        told = {name: getattr(world, name, None) for name in _SECRETS}
+        return told if self.config.clock != "wall" else {**told, "foresee": None}
 
     def _caption(self, episode: Episode) -> str:
         return f"{self.config.public.agent} · {self.config.env} · seed {episode.seed}"

@@ -199,7 +199,7 @@ class GuardedWipe(Filmed):
         render_mode: `"rgb_array"` or `None`. `render` returns uint8 [480, 640, 3] at 30 frames per second.
 
     Raises:
-        ValueError: for another `render_mode`; from `step`, for an action that is not two finite numbers.
+        ValueError: for another `flat` or `render_mode`; from `step`, for an action that is not two finite numbers.
         RuntimeError: from `step`, when no episode is running.
     """
 
@@ -221,6 +221,8 @@ class GuardedWipe(Filmed):
 
     def __init__(self, flat: bool = False, render_mode: str | None = None) -> None:
         super().__init__(None, render_mode)
+        if not isinstance(flat, bool):
+            raise ValueError(f"flat={flat!r}, expected true or false")
         del self.scene_edits  # the picture is drawn here, so what changes a scene would change nothing
         self._flat = flat
         self.action_space = spaces.Box(-MAX_DELTA, MAX_DELTA, (2,), np.float32)

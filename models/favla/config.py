@@ -74,18 +74,18 @@ class FavlaConfig(FlowConfig):
             )
         for argument in ("force_tokens", "force_width", "slow_width", "slow_every", "label_window"):
             value = getattr(self, argument)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{argument}={value!r}, expected an integer of at least 1")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 16_384:
+                raise ValueError(f"{argument}={value!r}, expected an integer of 1 to 16384")
         if isinstance(self.late, bool) or not isinstance(self.late, int) or self.late < 0:
             raise ValueError(f"late={self.late!r}, expected a number of ticks, or 0")
         if self.force_tokens > self.wrench[0]:
             raise ValueError(
                 f"force_tokens={self.force_tokens}, expected at most the {self.wrench[0]} samples of wrench"
             )
-        if isinstance(self.text, bool) or not isinstance(self.text, int) or self.text < 0:
+        if isinstance(self.text, bool) or not isinstance(self.text, int) or not 0 <= self.text <= 16_384:
             raise ValueError(f"text={self.text!r}, expected a number of bytes, or 0")
-        if any(not isinstance(n, int) or n < 1 for n in self.variance_hidden):
-            raise ValueError(f"variance_hidden={self.variance_hidden}, expected integers of at least 1")
+        if any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 16_384 for n in self.variance_hidden):
+            raise ValueError(f"variance_hidden={self.variance_hidden}, expected integers of 1 to 16384")
         if not self.variance_weight >= 0:
             raise ValueError(f"variance_weight={self.variance_weight}, expected a number of at least 0")
         if self.width % self.heads:

@@ -49,8 +49,9 @@ class FlowConfig:
     def __post_init__(self) -> None:
         for argument in ("action_size", "horizon", "width", "depth", "heads", "expansion", "hidden"):
             value = getattr(self, argument)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{argument}={value!r}, expected an integer of at least 1")
+            most = 256 if argument == "depth" else 16_384
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise ValueError(f"{argument}={value!r}, expected an integer of 1 to {most}")
         if not isinstance(self.max_delay, int) or not 0 <= self.max_delay < self.horizon:
             raise ValueError(
                 f"max_delay={self.max_delay!r}, expected an integer with 0 <= max_delay < horizon={self.horizon}"

@@ -277,12 +277,12 @@ def _demonstrate(
         path=path,
         progress=lambda done, total: tell(Progress("demonstrations", done, total)),
     )
-    rate = demonstrations.undisturbed_success
-    if np.isnan(rate):  # too few episodes for an undisturbed one
-        rate = float(demonstrations.success.mean())
+    rate, which = demonstrations.undisturbed_success, "undisturbed"
+    if np.isnan(rate):  # so few that none was left undisturbed
+        rate, which, expected = float(demonstrations.success.mean()), "disturbed", 0.5
     if rate < expected:
         raise DemonstrationError(
-            f"the expert of {_world(env)} succeeds in {rate:.0%} of its undisturbed episodes, and training needs "
+            f"the expert of {_world(env)} succeeds in {rate:.0%} of its {which} episodes, and training needs "
             f"{expected:.0%}; mend the expert or the environment's options"
         )
     return demonstrations, path

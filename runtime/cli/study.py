@@ -25,7 +25,7 @@ def run(
     name: Annotated[str | None, typer.Argument(help="Study (see `palaestra study list`).")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every study that there is, one after the other.")] = False,
     scale: Annotated[
-        str, typer.Option(help="quick: within a minute. full: about ten. gpu: where there is one.")
+        str, typer.Option(help="quick: within a minute. full: ten, or what the study says. gpu: where there is one.")
     ] = "quick",
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of document and pictures (default: data folder).")

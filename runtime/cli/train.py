@@ -62,6 +62,10 @@ def train(
     target = (folder or user_data_path("palaestra") / "checkpoints") / name_for(
         f"{agent}-{variant}" if variant else agent, env
     )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out={str(target.parent)!r} cannot be a folder: {error.strerror}") from error
     began = time.perf_counter()
     with progress_bar(f"{agent} for {env}") as bar, quiet():
 
@@ -71,7 +75,11 @@ def train(
 
         command = _command(sys.argv[1:])
         made = {"command": command}
-        weights = trainer.train(world, recipe, target, backend=method, start=start, progress=show, card=made)
+        try:
+            weights = trainer.train(world, recipe, target, backend=method, start=start, progress=show, card=made)
+        except KeyboardInterrupt:
+            err.print(f"[yellow]interrupted;[/] demonstrations so far are kept beside {target}", soft_wrap=True)
+            raise typer.Exit(1) from None
         world.close()
     trained_s = time.perf_counter() - began
     scores = _evaluate(agent, env, weights, evaluate) if evaluate else {}

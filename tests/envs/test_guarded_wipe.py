@@ -192,6 +192,8 @@ def test_wrong_arguments_and_actions_are_named(env):
             call(np.zeros((1, 2)))
     with pytest.raises(ValueError, match="render_mode"):
         GuardedWipe(render_mode="human")
+    with pytest.raises(ValueError, match="flat='banana'"):
+        GuardedWipe(flat="banana")
     empty = mujoco.MjModel.from_xml_string("<mujoco/>")
     with pytest.raises(ValueError, match="expected force and torque"):
         Wrist(empty, mujoco.MjData(empty))
