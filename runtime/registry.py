@@ -34,6 +34,7 @@ AGENTS: dict[str, str] = {
     "admittance": "palaestra.agents.admittance:Admittance",
     "flow": "palaestra.agents.flow:Flow",
     "favla": "palaestra.agents.favla:Favla",
+    "wam": "palaestra.agents.wam:Wam",
     "remote": "palaestra.runtime.client:RemoteAgent",
 }
 _ROBOTS = {

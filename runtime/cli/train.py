@@ -18,7 +18,7 @@ from .console import err, out, progress_bar, quiet
 
 
 def train(
-    agent: Annotated[str, typer.Argument(help="Agent that can be trained: flow, favla.")],
+    agent: Annotated[str, typer.Argument(help="Agent that can be trained: flow, favla, wam.")],
     env: Annotated[str, typer.Argument(help="Environment with an expert, with options: ID:pixels=32.")],
     variant: Annotated[str, typer.Option(help="A variant of the shipped recipe, such as constant.")] = "",
     demonstrations: Annotated[int | None, typer.Option(help="Episodes to collect.", min=1)] = None,

