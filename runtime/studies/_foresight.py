@@ -169,7 +169,7 @@ def diary(env_id: str, checkpoint: Path, seed: int) -> Diary:
         np.arange(len(windows)) * tick_s,
         label,
         [tick * tick_s for tick, _ in first],
-        [float(extras["y_hat"]) for _, extras in first],
+        [extras["y_hat"].item() for _, extras in first],
         [int(extras["calls"]) for _, extras in first],
         [tick * tick_s for tick, _ in noted.notes],
         np.stack([extras["gate"].mean(axis=1) for _, extras in noted.notes]),

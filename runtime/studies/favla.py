@@ -137,7 +137,7 @@ class Plan:
 
 
 _BRIEF = (*map(_static, (1, 2, 4)), FAMI, *EQUALS)
-QUICK = Plan(False, (0,), 1, 24, 6, 20, {WIPE: World((), _BRIEF, ())})
+QUICK = Plan(False, (0,), 1, 24, 6, 16, {WIPE: World((), _BRIEF[:-1], ())})
 FULL = Plan(
     True,
     (0, 1, 2),
@@ -290,7 +290,8 @@ def _match(plan: Plan, wanted: Sequence[Key], lab: Lab) -> dict[Key, str]:
     for key in wanted:
         env, name, way, seed = key
         scale = target[env, name, seed] if "calls={" in way.options else 1
-        tries[key] = [way.options.format(*(scale * value for value in values)) for values in way.tried]
+        tried = way.tried if plan.trained else way.tried[::2]
+        tries[key] = [way.options.format(*(scale * value for value in values)) for values in tried]
     made = calls([(key, options) for key, some in tries.items() for options in some])
     return {
         key: min(some, key=lambda options: abs(made[key, options] - target[key[0], key[1], key[3]]))
