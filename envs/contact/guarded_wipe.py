@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from ..filmed import Filmed
 from ..interface import Component, Interface
-from .wrist import STEP_S, WINDOW, WRENCH, Wrist, substeps
+from .wrist import STEP_S, WINDOW, WRENCH, Wrist, ramps, substeps
 
 CONTROL_HZ = 30
 TICK_S = 1 / CONTROL_HZ
@@ -322,11 +322,7 @@ class GuardedWipe(Filmed):
         of the episode.
         """
         self._check_running()
-        deltas = np.asarray(actions, np.float64)
-        if deltas.ndim != 2 or deltas.shape[1] != 2 or not np.isfinite(deltas).all():
-            raise ValueError(f"actions={actions!r}, expected an array [n, 2] of finite distances in m: along x and z")
-        steps = np.array([substeps(self._tick + k, CONTROL_HZ) for k in range(len(deltas))], int)
-        return self._wrist.foresee(deltas.clip(-MAX_DELTA, MAX_DELTA) / (steps[:, None] * STEP_S), steps)
+        return self._wrist.foresee(*ramps(actions, 2, MAX_DELTA, self._tick, CONTROL_HZ))
 
     def _check_running(self) -> None:
         if self._over:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from ..filmed import Filmed
 from ..interface import Component, Interface
-from .wrist import STEP_S, WINDOW, WRENCH, Wrist, substeps
+from .wrist import STEP_S, WINDOW, WRENCH, Wrist, ramps, substeps
 
 CONTROL_HZ = 30
 LIMIT_TICKS = 240  # 8 s
@@ -416,13 +416,7 @@ class PegInsert(Filmed):
         of the episode.
         """
         self._check_running()
-        deltas = np.asarray(actions, np.float64)
-        if deltas.ndim != 2 or deltas.shape[1] != 3 or not np.isfinite(deltas).all():
-            raise ValueError(
-                f"actions={actions!r}, expected an array [n, 3] of finite distances in m: along x, y and z"
-            )
-        steps = np.array([substeps(self._tick + k, CONTROL_HZ) for k in range(len(deltas))], int)
-        return self._wrist.foresee(deltas.clip(-MAX_DELTA, MAX_DELTA) / (steps[:, None] * STEP_S), steps.tolist())
+        return self._wrist.foresee(*ramps(actions, 3, MAX_DELTA, self._tick, CONTROL_HZ))
 
     def _check_running(self) -> None:
         if self._over:

@@ -101,6 +101,17 @@ class Wrist:
             log[step] = sensed[:9]
 
 
+def ramps(actions: np.ndarray, size: int, limit: float, tick: int, control_hz: float) -> tuple[np.ndarray, np.ndarray]:
+    """Deltas [n, size] in m, one a tick from ``tick`` on and clipped to +-``limit``, as speeds [n, size] in m/s, and
+    for how many physics steps [n] each is held. Raises ``ValueError`` for what is not that.
+    """
+    deltas = np.asarray(actions, np.float64)
+    if deltas.ndim != 2 or deltas.shape[1] != size or not np.isfinite(deltas).all():
+        raise ValueError(f"actions={actions!r}, expected an array [n, {size}] of finite distances in m")
+    steps = np.array([substeps(tick + k, control_hz) for k in range(len(deltas))], int)
+    return deltas.clip(-limit, limit) / (steps[:, None] * STEP_S), steps
+
+
 def substeps(tick: int, control_hz: float) -> int:
     """How many physics steps the control tick ``tick`` lasts: 33, 34, 33, ... at 30 Hz, so both rates are exact."""
     per_tick = 1 / (control_hz * STEP_S)
