@@ -69,7 +69,7 @@ class ActionPart:
     nothing became final. ``encodes`` and ``evaluations``
     count the network work since the last part. ``replan_in`` (ticks from the observation) says when the
     agent wants to look again; a plan without evaluations and actions leaves the running one as it is. ``extras`` are
-    small arrays: ``log_prob``, ``p_success``, ``cache_bytes``.
+    small arrays: ``log_prob``, ``p_success``, ``cache_bytes``, ``imagined``.
     """
 
     start: int = 0
@@ -99,12 +99,16 @@ class Agent(ABC):
     so. ``encode_every`` is the number of ticks between slow passes; 0 means that ``plan`` encodes by itself. Each new
     context is followed by a plan at once; those in between come when ``replan_in`` says.
     ``max_delay`` is the longest prefix of committed actions that it can continue; ``None``: any, or it does not care.
+    ``imagines`` says which picture of the observation its plans foresee, by key (nested ones joined by a slash), and at
+    how many ticks after it; the pictures are in ``ActionPart.extras``: ``imagined``, uint8 [T, H, W, C], and the ticks
+    ``imagined_in`` [T]. ``None``: none.
     ``privileged`` agents read the simulator's state: they are marked in tables and refused by a server.
     """
 
     interface: Interface | None = None
     encode_every: int = 0
     max_delay: int | None = None
+    imagines: tuple[str, tuple[int, ...]] | None = None
     privileged: bool = False
 
     @property

@@ -5,8 +5,8 @@ video expert over the present frame and then steps of the action expert, which s
 action costs the pass and one step. Variants that imagine the future first are checkpoints too (``variant=idm``).
 
 Options (``wam:steps=4``): ``steps``, ``execute``, ``schedule`` and ``alpha`` are those of ``flow``. With ``imagine``
-every plan also says which frames it foresees (``extras["imagined"]``, uint8 [T, S, S, C]): a diagnostic, with which
-nothing is done.
+every plan also says which frames it foresees (``extras["imagined"]``, uint8 [T, S, S, C]) and at how many ticks after
+the observation (``extras["imagined_in"]``, int [T]): a diagnostic, with which nothing is done but to film it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Wam(Flow):
     """Plans chunks with a :class:`WamPolicy`.
 
     ``known`` maps instructions to their embeddings; others are embedded when they are first met, which needs the
-    package of ``models.text_encoder``.
+    package of ``models.text_encoder``. ``imagines`` is, with ``imagine``, which picture of the observation every plan
+    foresees, by key, and at how many ticks after it; else ``None``.
     """
 
     name: ClassVar[str] = "wam"
@@ -52,7 +53,7 @@ class Wam(Flow):
         samples: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(policy, schedule=schedule, execute=execute, samples=samples)
-        self.imagine = imagine
+        self.imagines = (self.config.picture, self.config.future) if imagine else None
         self._known = {text: np.array(vector, np.float32) for text, vector in (known or {}).items()}
 
     @classmethod
@@ -84,13 +85,14 @@ class Wam(Flow):
         return {**self.config.inputs, **({"instruction": (TEXT_BYTES,)} if self.config.text else {})}
 
     def _begin(self, jobs: Sequence[tuple[Any, Call]]) -> Begun:
-        """As a flow policy does, and with ``imagine`` what every job foresees."""
+        """As a flow policy does, and what every job foresees if it is to say so."""
         begun = super()._begin(jobs)
-        if not self.imagine:
+        if self.imagines is None:
             return begun
         noise = [self.policy.video_noise(1, torch.Generator().manual_seed(0)) for _ in jobs]
         frames = self.policy.imagine(self._batch(jobs, self.inputs), noise=torch.cat(noise)).cpu().numpy()
-        return begun._replace(extras=[{"imagined": one} for one in frames])
+        ahead = np.array(self.config.future)
+        return begun._replace(extras=[{"imagined": one, "imagined_in": ahead} for one in frames])
 
     def _batch(self, jobs: Sequence[tuple[Any, Call]], keys: Iterable[str]) -> dict[str, Tensor]:
         """The observations of several calls as one batch; an instruction is its embedding."""

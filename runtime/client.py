@@ -92,6 +92,8 @@ class RemoteAgent(Agent):
         self.interface = Interface.from_json(card) if card is not None else None
         self.encode_every = int(described["encode_every"])
         self.max_delay = described.get("max_delay")
+        if imagines := described.get("imagines"):
+            self.imagines = imagines[0], tuple(imagines[1])
         self._learns = bool(described["learns"])
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()

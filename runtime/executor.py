@@ -26,13 +26,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ..agents.agent import Action, Agent, Call, Context, Episode, Observation, Transition
+from ..agents.agent import Action, ActionPart, Agent, Call, Context, Episode, Observation, Transition
 from ..agents.holding import Holding, HoldPolicy
 from .action_buffer import ActionBuffer, DelayEstimator
 from .clock import Clock, Errand, Lockstep, Pending, Wall
@@ -118,6 +118,14 @@ class Watcher(Protocol):
         """The episode is over."""
 
 
+@runtime_checkable
+class PlanWatcher(Watcher, Protocol):
+    """A watcher that is also told what is planned."""
+
+    def planned(self, tick: int, part: ActionPart) -> None:
+        """A part of the plan that was asked for at ``tick`` has arrived; it has actions, extras, or both."""
+
+
 class Executor:
     """Runs episodes of one agent under one clock; several at once when given several environments."""
 
@@ -179,13 +187,13 @@ class Executor:
         try:
             if len(lanes) == 1:
                 for part in self.agent.plan(lanes[0].memory, calls[0]):
-                    pending[0].push(part)
+                    lanes[0].push(pending[0], part)
                     if pending[0].cancelled:
                         break
             else:
                 jobs = [(lane.memory, call) for lane, call in zip(lanes, calls, strict=True)]
                 for index, part in self.agent.plan_many(jobs):
-                    pending[index].push(part)
+                    lanes[index].push(pending[index], part)
         except _FAILURES as error:
             note = f" (planned together with {len(lanes) - 1} other episodes)" if len(lanes) > 1 else ""
             for plan in pending:
@@ -200,6 +208,7 @@ class _Lane:
 
     def __init__(self, executor: Executor, env: gymnasium.Env, episode: Episode, watcher: Watcher | None):
         self.env, self.episode, self.watcher = env, episode, watcher
+        self.plan_watcher = watcher if isinstance(watcher, PlanWatcher) else None
         self.agent, self.clock, self.execution = executor.agent, executor.clock, executor.execution
         self.learns = executor._learns
         self.tick_s = 1.0 / (episode.control_hz or 1.0)
@@ -277,25 +286,19 @@ class _Lane:
         """Take delivery of what has arrived by this tick; false when the episode is over because of it."""
         if not (self.pending.open or self.pending.error or self.agent.encode_every):
             return True
-        now = self.tick * self.tick_s
+        now, who = self.tick * self.tick_s, "the agent"
         try:
             if self.agent.encode_every:
                 self._look(now)
             for part in self.pending.arrived(now + 1e-9):
-                actions = self._members(part.actions)
-                if not self._arrived:
-                    self._arrived = True
-                    if self.execution.mode == "sync":
-                        self.buffer.clear()
-                    self._shift = self._sums["stalls"] - self._stalls_before
-                    if not self.clock.waits_for_agent:
-                        self.delay.observe(self.pending.ttfa_s or 0.0)
-                first = self.pending.tick + self._shift + part.start
-                self.buffer.put(first, actions, self.pending.tick)
-                if first + len(actions) <= self.tick and self.tick not in self.buffer:
-                    self.buffer.put(self.tick, actions[-1:], self.pending.tick)
+                if len(part.actions):
+                    self._take_actions(part)
+                if self.plan_watcher:
+                    who = "the recording"
+                    self.plan_watcher.planned(self.pending.tick, part)
+                    who = "the agent"
         except _FAILURES as error:
-            return self.fail("the agent", error, self.pending.note)
+            return self.fail(who, error, self.pending.note)
         return True
 
     def wants_plan(self) -> bool:
@@ -390,6 +393,27 @@ class _Lane:
         return True
 
     # --- what the moments are made of ---
+
+    def push(self, pending: Pending, part: ActionPart) -> None:
+        """Send the next part of the plan on its way; one of extras alone is for whoever looks on, if anyone does."""
+        pending.push(part)
+        if self.plan_watcher and part.extras and not len(part.actions):
+            pending.deliver(part)
+
+    def _take_actions(self, part: ActionPart) -> None:
+        """Put actions that have arrived into the buffer. Raises ``ValueError`` for those that are none of the space."""
+        actions = self._members(part.actions)
+        if not self._arrived:
+            self._arrived = True
+            if self.execution.mode == "sync":
+                self.buffer.clear()
+            self._shift = self._sums["stalls"] - self._stalls_before
+            if not self.clock.waits_for_agent:
+                self.delay.observe(self.pending.ttfa_s or 0.0)
+        first = self.pending.tick + self._shift + part.start
+        self.buffer.put(first, actions, self.pending.tick)
+        if first + len(actions) <= self.tick and self.tick not in self.buffer:
+            self.buffer.put(self.tick, actions[-1:], self.pending.tick)
 
     def _look(self, now: float) -> None:
         """The slow lane: start an encode when one is due and the lane is free, and take the newest finished."""

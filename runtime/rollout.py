@@ -37,7 +37,8 @@ from .registry import make_agent, make_env
 from .server import PolicyServer
 from .statistics import Estimate, bounded_mean, mean, rate
 from .store import EpisodeRow, Store
-from .video import VideoWriter, concatenate
+from .video import concatenate
+from .watch import Watch
 from .workers import WorkerDied, Workers
 
 VIDEO_EPISODES = 3  # the first episodes of a run are filmed, the rest would only be longer
@@ -205,8 +206,9 @@ def run(
     never changes a result; ``lanes`` steps that many episodes together in each process, which may change last bits.
     With ``serve`` the workers have no agent of their own: one in this process plans for all of them, which may change
     last bits too, and pays for networks that are large; the time of one that plans in 2 ms goes into the socket.
-    ``resume`` continues the newest run of this very configuration. ``video`` films the first episodes;
-    ``record`` is the folder of a Minari data set, for which a resumed run repeats the episodes that the set lacks.
+    ``resume`` continues the newest run of this very configuration. ``video`` films the first episodes, with what an
+    agent imagines beside what it sees; ``record`` is the folder of a Minari data set, for which a resumed run repeats
+    the episodes that the set lacks.
     ``ready`` is called once, before the first episode, when agent and environment are made and fit each other;
     ``progress`` with each new row and the number of rows done.
 
@@ -313,7 +315,7 @@ class EpisodeRunner:
         self._ready(len(group.seeds))
         lanes = [(env, self.episode(env, seed)) for env, seed in zip(self.envs, group.seeds, strict=False)]
         watchers: list[Watcher | None] = [
-            _Watch(self._caption(episode), film, group.record) if film or group.record else None
+            Watch(self._caption(episode), film, group.record, self.agent.imagines) if film or group.record else None
             for (_, episode), film in zip(lanes, group.film, strict=True)
         ]
         with _one_thread():
@@ -323,7 +325,7 @@ class EpisodeRunner:
             # A world that raised may be in any state. A robot must not come back as a new one without a person.
             self.close()
         return [
-            (outcome, watcher.record if isinstance(watcher, _Watch) else None)
+            (outcome, watcher.record if isinstance(watcher, Watch) else None)
             for outcome, watcher in zip(outcomes, watchers, strict=True)
         ]
 
@@ -398,56 +400,6 @@ class EpisodeRunner:
 
     def _caption(self, episode: Episode) -> str:
         return f"{self.config.public.agent} · {self.config.env} · seed {episode.seed}"
-
-
-class _Watch:
-    """Films an episode, keeps it for a data set, or both."""
-
-    def __init__(self, caption: str, film: Path | None, record: bool):
-        self._caption, self._film = caption, film
-        self._writer: VideoWriter | None = None
-        self._env: gymnasium.Env | None = None
-        self._tick = 0
-        self._keep = record
-        self.record: EpisodeRecord | None = None
-
-    def reset(self, env: gymnasium.Env, observation: Any) -> None:
-        self._env = env
-        if self._film:
-            self._writer = VideoWriter(self._film, fps=env.metadata.get("render_fps") or 30)
-            self._shoot()
-        if self._keep:
-            self.record = EpisodeRecord.begin(observation)
-
-    def step(self, step: Any, info: dict[str, Any]) -> None:
-        self._tick += 1
-        if self._writer:
-            self._shoot()
-        if self.record:
-            self.record.add(step, info)
-
-    def close(self, outcome: Outcome) -> None:
-        if self._writer:
-            word = {True: "success", False: "no success", None: f"score {outcome.score}"}[outcome.success]
-            for _ in range(10):  # hold the last picture with the result, long enough to be read
-                self._shoot(outcome.reason or word)
-            if self._writer:
-                self._writer.close()
-        if self.record:
-            self.record.seed = outcome.seed
-            if outcome.failed:
-                self.record = None
-
-    def _shoot(self, word: str = "") -> None:
-        assert self._writer is not None
-        assert self._env is not None
-        try:
-            picture: Any = self._env.render()
-            self._writer.add(picture, f"{self._caption} · tick {self._tick} {word}")
-        except BaseException:
-            self._writer.discard()
-            self._writer = None  # what cannot be filmed once is not asked again
-            raise
 
 
 def _recorded(rows: Mapping[int, EpisodeRow], recorder: Recorder, clock: str) -> set[int]:

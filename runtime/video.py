@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 _MIN_WIDTH = 320  # smaller pictures are enlarged by a whole factor, or nobody could read the caption
-_STRIP = (18, 18, 20)
-_INK = (235, 235, 235)
+Ink = tuple[int, int, int]
+GROUND: Ink = (18, 18, 20)
+INK: Ink = (235, 235, 235)
 
 
 class VideoWriter:
@@ -45,11 +46,7 @@ class VideoWriter:
 
     def add(self, frame: np.ndarray | None, caption: str | None = None) -> None:
         """Append a picture, uint8 [H, W, 3], with a line of text below it."""
-        if frame is None:
-            raise ValueError("frame is None; make the environment with render_mode='rgb_array' to film it")
-        frame = np.asarray(frame)
-        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise ValueError(f"frame is {frame.dtype} of shape {frame.shape}, expected uint8 [height, width, 3]")
+        frame = as_picture(frame)
         if self._encoder is None:
             self._begin(frame.shape, caption is not None)
         if frame.shape != self._shape:
@@ -93,10 +90,8 @@ class VideoWriter:
         import imageio_ffmpeg
 
         height, width = shape[:2]
-        if not height * width:
-            raise ValueError(f"frame has shape {shape}, expected a picture of at least one pixel")
         self._shape = shape
-        self._scale = max(1, -(-_MIN_WIDTH // width))
+        self._scale = magnification(width)
         height, width = height * self._scale, width * self._scale
         self._strip = max(18, height // 20) if captioned else 0
         # The chroma planes of yuv420p have half the size: an odd last row or column is repeated.
@@ -125,14 +120,13 @@ class VideoWriter:
         return frames == self.frames
 
     def _compose(self, frame: np.ndarray, caption: str) -> np.ndarray:
-        if self._scale > 1:
-            frame = frame.repeat(self._scale, axis=0).repeat(self._scale, axis=1)
+        frame = enlarged(frame, self._scale)
         height, width = frame.shape[:2]
         canvas = self._canvas
         canvas[:height, :width] = frame
-        canvas[height:, :width] = frame[-1] if not self._strip else _STRIP
+        canvas[height:, :width] = frame[-1] if not self._strip else GROUND
         if self._strip:
-            canvas[height : height + self._strip, :width] = _written(caption, width, self._strip)
+            canvas[height : height + self._strip, :width] = line_of_text(caption, width, self._strip)
         if canvas.shape[1] > width:
             canvas[:, width] = canvas[:, width - 1]
         return canvas
@@ -178,6 +172,47 @@ def concatenate(parts: Sequence[str | os.PathLike[str]], path: str | os.PathLike
     return path
 
 
+def as_picture(frame: Any) -> np.ndarray:
+    """What an environment rendered, if it is uint8 [H, W, 3] of at least one pixel. Raises ``ValueError`` if not."""
+    if frame is None:
+        raise ValueError("frame is None; make the environment with render_mode='rgb_array' to film it")
+    frame = np.asarray(frame)
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+        raise ValueError(f"frame is {frame.dtype} of shape {frame.shape}, expected uint8 [height, width, 3]")
+    if not frame.size:
+        raise ValueError(f"frame has shape {frame.shape}, expected a picture of at least one pixel")
+    return frame
+
+
+def magnification(width: int) -> int:
+    """The whole factor by which a picture of so many pixels in width is enlarged in a film."""
+    return max(1, -(-_MIN_WIDTH // width))
+
+
+def enlarged(picture: np.ndarray, factor: int) -> np.ndarray:
+    """The picture [H, W, 3] with every pixel as a square of ``factor`` pixels a side."""
+    return picture if factor == 1 else picture.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+@lru_cache(maxsize=64)
+def line_of_text(
+    text: str, width: int, height: int, ink: Ink = INK, size: int | None = None, indent: int = 4
+) -> np.ndarray:
+    """A line of text as a picture, uint8 [height, width, 3]; one that is too long is set smaller, then cut.
+
+    ``size`` is that of the letters in pixels (default: what suits the height), ``indent`` the margin on both sides.
+    """
+    strip = Image.new("RGB", (width, height), GROUND)
+    draw = ImageDraw.Draw(strip)
+    size, room = max(9, size or int(height * 0.62)), width - 2 * indent
+    while size > 9 and draw.textlength(text, font=_font(size)) > room:
+        size -= 1
+    while text and draw.textlength(text, font=_font(size)) > room:
+        text = text[:-2] + "…"
+    draw.text((indent, height / 2), text, fill=ink, font=_font(size), anchor="lm")
+    return np.asarray(strip)
+
+
 def _even(size: int) -> int:
     return size + size % 2
 
@@ -185,17 +220,3 @@ def _even(size: int) -> int:
 @lru_cache(maxsize=64)
 def _font(size: int) -> Any:
     return ImageFont.load_default(size)
-
-
-@lru_cache(maxsize=8)
-def _written(caption: str, width: int, height: int) -> np.ndarray:
-    """A line of text as a picture [height, width, 3]; a long one is set smaller, then cut."""
-    strip = Image.new("RGB", (width, height), _STRIP)
-    draw = ImageDraw.Draw(strip)
-    size, room = max(9, int(height * 0.62)), width - 8
-    while size > 9 and draw.textlength(caption, font=_font(size)) > room:
-        size -= 1
-    while caption and draw.textlength(caption, font=_font(size)) > room:
-        caption = caption[:-2] + "…"
-    draw.text((4, height / 2), caption, fill=_INK, font=_font(size), anchor="lm")
-    return np.asarray(strip)

@@ -191,6 +191,11 @@ class PixelReach(gymnasium.Env[dict[str, Any], np.ndarray]):
         film = Raster(FILM, (0.0, 0.0), 1.0)
         return self._picture(film, self._lay_out(film, marked=True))
 
+    @property
+    def places(self) -> dict[str, Point]:
+        """Where the agent and the discs are, in m, by "agent" and colour: for whoever asks what a model has seen."""
+        return {"agent": self._agent, **self._discs}
+
     def expert(self) -> Callable[[], np.ndarray]:
         """The demonstrator: goes straight to the right disc, at 0.6 m/s.
 

@@ -74,12 +74,12 @@ def _make(env: Any, good: Demonstrations, recipe: FavlaRecipe, generator: torch.
 
 
 def _windows(
-    good: Demonstrations, policy: FavlaPolicy, size: int, generator: np.random.Generator
+    good: Demonstrations, policy: FavlaPolicy, recipe: FavlaRecipe, generator: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
     config = policy.config
     label, _, _ = variance_label(good.observations["wrench"], good.lengths, config.label_window, EMA)
     labels = torch.from_numpy(label)
-    for batch in good.batches(config.horizon, size, generator, stale=config.slow_every - 1 + config.late):
+    for batch in good.batches(config.horizon, recipe.batch, generator, stale=config.slow_every - 1 + config.late):
         batch["label"] = labels[batch.pop("slow_tick")]
         yield batch
 

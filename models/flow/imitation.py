@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from ..backend import Backend, BackendError
 from ..checkpoint import CheckpointError, load, save
-from ..data.demonstrations import DemonstrationError, Demonstrations, collect
+from ..data.demonstrations import TEXT_BYTES, DemonstrationError, Demonstrations, collect
 from ..normalization import Kind
 from ..optim.adamw import AdamW
 from ..spec import parse_spec
@@ -87,6 +87,13 @@ Policy = TypeVar("Policy", bound=ActionFlow)
 R = TypeVar("R", bound=Recipe)
 
 
+class Loaded(NamedTuple, Generic[Policy]):
+    """A checkpoint to go on from: its policy and its card."""
+
+    policy: Policy
+    card: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Trainer(Generic[R, Policy]):
     """A kind of policy that can be trained.
@@ -94,8 +101,10 @@ class Trainer(Generic[R, Policy]):
     ``recipes`` are those of the shipped checkpoints: environment id and variant to recipe; ``default`` serves other
     environments. It ``needs`` these observation keys, and an expert that reaches ``expert_success`` undisturbed: below
     that, demonstrations would teach failure. ``read`` makes a policy of a checkpoint's configuration and tensors,
-    ``make`` a new one for an environment and its demonstrations. ``windows(demonstrations, policy, size, generator)``
-    are its batches, and ``notes(demonstrations, policy)`` are added to the checkpoint's card.
+    ``make`` a new one for an environment and its demonstrations. ``windows(demonstrations, policy, recipe,
+    generator)`` are its batches, and ``notes(demonstrations, policy)`` are added to the checkpoint's card. Where
+    training goes on from a checkpoint, ``start(checkpoint, new)`` is the policy to train: the checkpoint's own, unless
+    it makes a ``new()`` one of it.
     """
 
     agent: str
@@ -103,8 +112,9 @@ class Trainer(Generic[R, Policy]):
     recipes: Mapping[str, Mapping[str, R]]
     read: Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Policy]
     make: Callable[[Any, Demonstrations, R, torch.Generator], Policy]
-    windows: Callable[[Demonstrations, Policy, int, np.random.Generator], Iterator[dict[str, Any]]]
+    windows: Callable[[Demonstrations, Policy, R, np.random.Generator], Iterator[dict[str, Any]]]
     notes: Callable[[Demonstrations, Policy], Mapping[str, Any]] = lambda demonstrations, policy: {}
+    start: Callable[[Loaded[Policy], Callable[[], Policy]], Policy] = lambda loaded, new: loaded.policy
     needs: tuple[str, ...] = ()
     expert_success: float = 0.9
 
@@ -157,7 +167,7 @@ class Trainer(Generic[R, Policy]):
         policy = backend.apply(policy)  # type: ignore[assignment]
         optimizer = backend.optimizer(policy) or AdamW(recipe.lr).build(policy)
         average = Average(policy, recipe.decay)
-        batches = self.windows(good, policy, recipe.batch, np.random.default_rng(int(seeds[1])))
+        batches = self.windows(good, policy, recipe, np.random.default_rng(int(seeds[1])))
         schedule = CosineSchedule(recipe.steps, warmup=min(200, recipe.steps // 10))
         smooth: dict[str, float] = {}
         policy.train()
@@ -171,7 +181,8 @@ class Trainer(Generic[R, Policy]):
         trained = time.perf_counter()
 
         tensors = {f"policy.{name}": tensor for name, tensor in policy.state_dict().items()}
-        for name, values in next(self.windows(good, policy, _SAMPLES, np.random.default_rng(recipe.seed))).items():
+        samples = self.windows(good, policy, replace(recipe, batch=_SAMPLES), np.random.default_rng(recipe.seed))
+        for name, values in next(samples).items():
             if isinstance(values, Mapping):
                 tensors |= {
                     f"samples.{name}.{key}": kept for key, kept in values.items() if key in policy.config.inputs
@@ -194,7 +205,7 @@ class Trainer(Generic[R, Policy]):
                 },
                 "recipe": asdict(recipe),
                 "backend": str(backend),
-                "start": str(start) if start else None,
+                "start": loaded.card["weights"]["sha256"] if loaded else None,
                 "demonstrations": {
                     "episodes": len(demonstrations),
                     "used": len(good),
@@ -222,25 +233,26 @@ class Trainer(Generic[R, Policy]):
         if missing := [key for key in self.needs if key not in there]:
             raise DemonstrationError(f"{_world(env)} sends {sorted(there)}, and {self.agent} needs {missing} too")
 
-    def _load(self, start: Path) -> Policy:
-        """The policy of a checkpoint to go on from."""
+    def _load(self, start: Path) -> Loaded[Policy]:
+        """A checkpoint to go on from."""
         loaded = load(start)
         if loaded.card.get("agent") != self.agent:
             raise CheckpointError(start, f"is of the agent {loaded.card.get('agent')!r}, expected {self.agent!r}")
         weights = {n.removeprefix("policy."): t for n, t in loaded.tensors.items() if n.startswith("policy.")}
-        return self.read(loaded.config, weights)
+        return Loaded(self.read(loaded.config, weights), loaded.card)
 
     def _begin(
-        self, env: Any, good: Demonstrations, recipe: R, loaded: Policy | None, generator: torch.Generator
+        self, env: Any, good: Demonstrations, recipe: R, loaded: Loaded[Policy] | None, generator: torch.Generator
     ) -> Policy:
-        """The network to train: the loaded one, or a new one that fits the demonstrations."""
+        """The network to train: one that starts from the loaded one, or a new one that fits the demonstrations."""
         if loaded is None:
             return self.make(env, good, recipe, generator)
-        for key, shape in loaded.config.inputs.items():
+        policy = self.start(loaded, lambda: self.make(env, good, recipe, generator))
+        for key, shape in policy.config.inputs.items():
             there = good.observations[key].shape[1:] if key in good.observations else None
-            if there != shape:
+            if there != shape and not (key == "instruction" and there == (TEXT_BYTES,)):  # read as whatever it became
                 raise DemonstrationError(f"the network reads {key!r} of shape {shape}, the demonstrations hold {there}")
-        return loaded
+        return policy
 
 
 @dataclass(frozen=True)

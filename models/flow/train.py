@@ -73,5 +73,5 @@ TRAINER = Trainer(
     _RECIPES,
     _read,
     _make,
-    lambda good, policy, size, generator: good.batches(policy.config.horizon, size, generator),
+    lambda good, policy, recipe, generator: good.batches(policy.config.horizon, recipe.batch, generator),
 )

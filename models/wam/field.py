@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..flow.encoder import GatedBlock
 from ..flow.velocity import Velocity
 from ..kv_cache import KVCache
 from .config import WamConfig
@@ -72,6 +73,7 @@ class WorldActionField(Velocity):
             }
         )
         self.summary = nn.Linear(self.cells * width, config.hidden) if config.summary else None
+        self.join = GatedBlock(config.hidden) if config.summary else None
         self.embed_video = nn.Linear(size, width)
         self.cell = nn.Parameter(torch.zeros(self.cells, width))
         self.now = nn.Parameter(torch.zeros(width))
@@ -87,7 +89,7 @@ class WorldActionField(Velocity):
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
         """Draw the weights. Heads start at zero: a new field is the best guess for numbers of unit variance."""
-        for layer in self.children():
+        for layer in (*self.children(), *(() if self.join is None else self.join.children())):
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
                 nn.init.zeros_(layer.bias)
@@ -125,9 +127,10 @@ class WorldActionField(Velocity):
             cache = self.mixture.prefill("video", tokens, modulation)
         else:
             out, cache = self.mixture({"video": tokens}, {"video": modulation})
-            summary = functional.silu(self.summary(out["video"].flatten(1)))
-        known = [vector for vector in (condition, summary) if vector is not None]
-        told = self.expert("action").read(torch.stack(known).sum(0) if known else None)
+            assert self.join is not None
+            read = functional.silu(self.summary(out["video"].flatten(1)))
+            summary = self.join(read if condition is None else read + condition)
+        told = self.expert("action").read(condition if summary is None else summary)
         return WamContext(first, condition, told, summary, present=cache)
 
     def rest(self, context: WamContext, x: Tensor, tau: Tensor, valid: Tensor | None) -> Tensor:

@@ -62,7 +62,9 @@ class PatchLatent(nn.Module):
 
 
 class PCALatent(PatchLatent):
-    """Tokens of the first ``components`` principal components of a patch, each with unit variance.
+    """Tokens of the first ``components`` principal components of how a patch differs from the mean picture there.
+
+    Each has unit variance. What never changes is no part of them, however much of the picture it fills.
 
     :meth:`fit` must have seen frames, or a checkpoint been loaded, before it is used; else ``ValueError``.
     """
@@ -72,7 +74,7 @@ class PCALatent(PatchLatent):
         if not 1 <= components <= self.features:
             raise ValueError(f"components={components}, expected 1 to {self.features}, the numbers of a patch")
         self.basis: Tensor
-        self.mean = torch.full((self.features,), torch.nan)
+        self.mean = torch.full((self.cells, self.features), torch.nan)
         self.std = torch.full((components,), torch.nan)
         self.register_buffer("basis", torch.full((components, self.features), torch.nan))
         self.features = components
@@ -80,10 +82,10 @@ class PCALatent(PatchLatent):
     @torch.no_grad()
     def fit(self, frames: Tensor) -> None:
         """Take the components of frames uint8 [..., size, size, channels]."""
-        patches = self._patches(frames, torch.float64).flatten(0, -2)
+        patches = self._patches(frames, torch.float64).flatten(0, -3)
         mean = patches.mean(0)
-        centered = patches - mean
-        variances, vectors = torch.linalg.eigh(centered.T @ centered / len(patches))  # ascending
+        centered = (patches - mean).flatten(0, 1)
+        variances, vectors = torch.linalg.eigh(centered.T @ centered / len(centered))  # ascending
         count = len(self.basis)
         self.mean.copy_(mean)
         self.std.copy_(variances[-count:].flip(0).clamp(min=1e-8).sqrt())

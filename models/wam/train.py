@@ -5,7 +5,7 @@ Video and actions are learned together, from demonstrations; the instruction is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import text_encoder
 from ..data.demonstrations import DemonstrationError, Demonstrations
-from ..flow.imitation import Recipe, Trainer, fit
+from ..flow.imitation import Loaded, Recipe, Trainer, fit
 from .config import WamConfig
 from .policy import WamPolicy
 
@@ -24,8 +24,10 @@ from .policy import WamPolicy
 class WamRecipe(Recipe):
     """How to train a world-action model.
 
-    ``variant``, ``control``, ``video_weight``, ``future``, ``patch``, ``latent``, ``head_dim`` and ``video_width`` are
-    those of :class:`WamConfig`. The instruction is read as the embedding of ``models.text_encoder``.
+    ``variant``, ``control``, ``video_weight``, ``future``, ``hidden``, ``patch``, ``latent``, ``head_dim`` and
+    ``video_width`` are those of :class:`WamConfig`. The instruction is read as the embedding of
+    ``models.text_encoder``. Without ``actions``, only the video is learned, as if nobody had written down what was
+    done; other recipes can start from such a checkpoint.
     """
 
     demonstrations: int = 2000
@@ -40,13 +42,18 @@ class WamRecipe(Recipe):
     control: str = "future"
     video_weight: float = 0.1
     future: tuple[int, ...] = (6, 12)
+    hidden: int = 64
     patch: int = 5
     latent: int = 16
     head_dim: int = 16
     video_width: int = 64
+    actions: bool = True
 
 
-_OF_THE_NETWORK = ("variant", "control", "video_weight", "future", "patch", "latent", "head_dim", "video_width")
+_DONE = ("actions", "valid", "delay")  # of a batch, what tells of actions
+_OF_THE_NETWORK = (
+    *("variant", "control", "video_weight", "future", "hidden", "patch", "latent", "head_dim", "video_width"),
+)
 _RECIPES = {"palaestra/PixelReach-v0": {"": WamRecipe()}, "palaestra/PixelIntercept-v0": {"": WamRecipe()}}
 
 
@@ -86,14 +93,15 @@ def _make(env: Any, good: Demonstrations, recipe: WamRecipe, generator: torch.Ge
 
 
 def _windows(
-    good: Demonstrations, policy: WamPolicy, size: int, generator: np.random.Generator
+    good: Demonstrations, policy: WamPolicy, recipe: WamRecipe, generator: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
     config = policy.config
     if config.text:
         said, rows = np.unique(good.observations["instruction"], axis=0, return_inverse=True)
         vectors = text_encoder.embed([text_of(row) for row in said])
         good = replace(good, observations={**good.observations, "instruction": vectors[rows.ravel()]})
-    yield from good.batches(config.horizon, size, generator, ahead=config.future)
+    for batch in good.batches(config.horizon, recipe.batch, generator, ahead=config.future):
+        yield batch if recipe.actions else {key: value for key, value in batch.items() if key not in _DONE}
 
 
 def _notes(good: Demonstrations, policy: WamPolicy) -> dict[str, Any]:
@@ -102,4 +110,13 @@ def _notes(good: Demonstrations, policy: WamPolicy) -> dict[str, Any]:
     return {"instructions": dict(zip(said, text_encoder.embed(said).tolist(), strict=True))} if said else {}
 
 
-TRAINER = Trainer("wam", WamRecipe(), _RECIPES, _read, _make, _windows, _notes)
+def _start(loaded: Loaded[WamPolicy], new: Callable[[], WamPolicy]) -> WamPolicy:
+    """Of a checkpoint that knows only video, its video expert; any other is trained on as it is."""
+    if loaded.card.get("recipe", {}).get("actions", True):
+        return loaded.policy
+    policy = new()
+    policy.load_video(loaded.policy.state_dict())
+    return policy
+
+
+TRAINER = Trainer("wam", WamRecipe(), _RECIPES, _read, _make, _windows, _notes, _start)

@@ -46,7 +46,10 @@ def run(
         bool, typer.Option("--serve", help="One agent plans for all workers; may change last bits, as lanes do.")
     ] = False,
     backend: Annotated[str, typer.Option(help="Methods on the agent's network, e.g. adapter=lora:path=DIR.")] = "",
-    video: Annotated[Path | None, typer.Option(help="Film the first episodes into this .mp4.")] = None,
+    video: Annotated[
+        Path | None,
+        typer.Option(help="Film the first episodes into this .mp4, and beside them what an agent imagines."),
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="Keep the episodes as a Minari data set here.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the newest run of this very call.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,

@@ -278,6 +278,7 @@ def _described(agent: Agent) -> dict[str, Any]:
         "checkpoint": getattr(agent, "checkpoint", None),
         "schedule": None if schedule is None else str(schedule)[:200],
         "max_delay": _integer(agent.max_delay),
+        "imagines": agent.imagines,
     }
 
 

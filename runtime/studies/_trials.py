@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,13 +26,17 @@ def short(env: str) -> str:
 
 @dataclass(frozen=True)
 class Training:
-    """Train the network of this name, of an agent for a world: its recipe with ``changes``, from a seed."""
+    """Train the network of this name, of an agent for a world: its recipe with ``changes``, from a seed.
+
+    ``start`` is another training, done before, from whose network this one starts.
+    """
 
     agent: str
     env: str
     network: str
     changes: tuple[tuple[str, Any], ...]
     seed: int
+    start: Training | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,14 @@ class Cell:
         return f"{self.agent}:{options}" if options else self.agent
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Numbers by name that ``function`` (``module:name``) gives of the weights and the world of a training."""
+
+    training: Training
+    function: str
+
+
 class Outcome(NamedTuple):
     """What a cell gave: for each episode its score, whether it succeeded, its costs and its metrics."""
 
@@ -73,10 +85,11 @@ class Outcome(NamedTuple):
 
 def weights(folder: Path, env: str, network: str, seed: int) -> Path:
     """Where the checkpoint of a network is kept, without its suffix."""
-    return folder / f"{short(env)}.{network}.{seed}"
+    return folder / f"{short(env).replace(':', '-')}.{network}.{seed}"
 
 
-Job = Training | Cell
+J = TypeVar("J", Training, Cell, Reading)
+Job = Training | Cell | Reading
 
 
 class Bench:
@@ -86,13 +99,14 @@ class Bench:
         self.folder = folder
         self.store = Store(folder / "episodes.sqlite")
 
-    def __call__(self, job: Job) -> Outcome | None:
-        """Do the job; only a cell has an outcome."""
+    def __call__(self, job: Job) -> Any:
+        """Do the job: a cell gives its outcome, a reading its numbers."""
         warnings.simplefilter("ignore", UserWarning)  # a chunk that is too short is a finding here: see the stalls
         if isinstance(job, Cell):
             return self._run(job)
-        self._train(job)
-        return None
+        if isinstance(job, Reading):
+            return self._read(job)
+        return self._train(job)
 
     def _train(self, job: Training) -> None:
         import torch
@@ -104,19 +118,35 @@ class Bench:
         trainer = trainer_of(job.agent)
         recipe = replace(trainer.recipe_for(job.env), seed=job.seed, **dict(job.changes))
         out = weights(self.folder, job.env, job.network, job.seed)
+        start = job.start and weights(self.folder, job.start.env, job.start.network, job.start.seed)
+        begun_from = load_card(start)["weights"]["sha256"] if start else None
         try:
-            if load_card(out)["recipe"] == json.loads(json.dumps(asdict(recipe))):
+            card = load_card(out)
+            if (card["recipe"], card["start"]) == (json.loads(json.dumps(asdict(recipe))), begun_from):
                 return
         except (CheckpointError, KeyError):
             pass  # there is none, or a broken one
         torch.set_num_threads(1)
         env = make_env(job.env)
         try:
-            trainer.train(env, recipe, out)
+            trainer.train(env, recipe, out, start=start)
         except DemonstrationError:  # those of another recipe, interrupted
             out.with_name(f"{out.name}.demonstrations").unlink(missing_ok=True)
-            trainer.train(env, recipe, out)
+            trainer.train(env, recipe, out, start=start)
         env.close()
+
+    def _read(self, job: Reading) -> dict[str, Any]:
+        from ...models.checkpoint import load_card
+        from ..registry import load
+
+        path = weights(self.folder, job.training.env, job.training.network, job.training.seed)
+        digest = load_card(path)["weights"]["sha256"]
+        kept = path.with_name(f"{path.name}.{job.function.rpartition(':')[2]}.json")
+        if kept.is_file() and (found := json.loads(kept.read_text()))["weights"] == digest:
+            return found
+        found = {**load(job.function)(path, job.training.env), "weights": digest}
+        kept.write_text(json.dumps(found))
+        return found
 
     def _run(self, cell: Cell) -> Outcome:
         call = cell.call
@@ -150,11 +180,11 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
     return {name: np.array([row.get(name, np.nan) for row in rows]) for name in {name for row in rows for name in row}}
 
 
-def carry_out(jobs: Sequence[Job], lab: Lab, word: str) -> dict[Job, Outcome]:
+def carry_out(jobs: Sequence[J], lab: Lab, word: str) -> dict[J, Any]:
     """All jobs, on as many processes as the lab has."""
-    done: dict[Job, Outcome] = {}
+    done: dict[J, Any] = {}
 
-    def take(job: Job, outcome: Any) -> None:
+    def take(job: J, outcome: Any) -> None:
         if isinstance(outcome, WorkerDied):
             raise RuntimeError(f"{job}: {outcome}")
         done[job] = outcome
@@ -166,7 +196,7 @@ def carry_out(jobs: Sequence[Job], lab: Lab, word: str) -> dict[Job, Outcome]:
         for job in jobs:
             take(job, bench(job))
         return done
-    workers: Workers[Job, Any] = Workers(min(lab.workers, len(jobs)), partial(Bench, lab.folder))
+    workers: Workers[J, Any] = Workers(min(lab.workers, len(jobs)), partial(Bench, lab.folder))
     try:
         for job, outcome in workers.results(jobs):
             take(job, outcome)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 
@@ -48,10 +49,29 @@ def test_plans_stream_and_the_imagined_is_said_and_changes_nothing(weights):
     assert len(parts[0].actions) == 1 and parts[0].encodes == 1
     imagined = parts[0].extras["imagined"]
     assert imagined.shape == (2, 20, 20, 3) and imagined.dtype == np.uint8
+    assert agent.imagines == ("pixels", (6, 12)) and parts[0].extras["imagined_in"].tolist() == [6, 12]
     silent = Wam.load(weights, schedule="has", steps=5)
+    assert silent.imagines is None
     memory, _ = begin(silent)
     for part, other in zip(parts, silent.plan(memory, Call(observation)), strict=True):
         np.testing.assert_array_equal(part.actions, other.actions)
+
+
+def test_a_film_shows_what_is_imagined_beside_what_comes(weights, tmp_path):
+    films = {}
+    for imagine in ("false", "true"):
+        path = tmp_path / f"{imagine}.mp4"
+        agent, store = f"wam:checkpoint={weights},imagine={imagine}", Store(tmp_path / "store.sqlite")
+        result = run(WORLD, agent, episodes=1, video=path, store=store)
+        assert not result.failed and result.video == path
+        reader = imageio_ffmpeg.read_frames(str(path))
+        width, height = next(reader)["size"]
+        films[imagine] = np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader])
+    silent, shown = films["false"], films["true"]
+    assert len(silent) == len(shown) and silent.shape[2] == 480 and shown.shape[2] > 800
+    assert np.abs(silent[:, :480].astype(int) - shown[:, :480, :480]).mean() < 2, "the same episodes"
+    still = np.abs(np.diff(shown[:, :, 500:].astype(int), axis=0)).mean((1, 2, 3))
+    assert still.max() > 2, "and something happens in the panel"
 
 
 def test_the_card_knows_the_embeddings_of_what_was_said(weights):

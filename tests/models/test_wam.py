@@ -394,8 +394,9 @@ def test_patches_are_cut_row_by_row_and_put_together_again():
 
 def test_principal_components_are_those_of_the_singular_values():
     pictures = frames(50, seed=3)
-    patches = PatchLatent(8, 4, 3).double()(pictures).flatten(0, 1).numpy() * 0.3
-    values = np.linalg.svd(patches - patches.mean(0), compute_uv=False) ** 2 / len(patches)
+    patches = PatchLatent(8, 4, 3).double()(pictures).numpy() * 0.3
+    centered = (patches - patches.mean(0)).reshape(-1, 48)  # by what differs from the mean picture
+    values = np.linalg.svd(centered, compute_uv=False) ** 2 / len(centered)
     latent = PCALatent(8, 4, 3, 10).double()
     with pytest.raises(ValueError, match="fit"):
         latent(pictures)
@@ -403,8 +404,8 @@ def test_principal_components_are_those_of_the_singular_values():
     tokens = latent(pictures)
     spread = tokens.flatten(0, 1)
     np.testing.assert_allclose(spread.T @ spread / len(spread), np.eye(10), atol=1e-9)
-    lost = ((tokens * latent.std) @ latent.basis + latent.mean).flatten(0, 1).numpy() - (patches + 0.3)
-    assert (lost**2).sum(1).mean() == pytest.approx(values[10:].sum())
+    lost = ((tokens * latent.std) @ latent.basis + latent.mean).numpy() - (patches + 0.3)
+    assert (lost**2).sum(-1).mean() == pytest.approx(values[10:].sum())
     whole = PCALatent(8, 4, 3, 48).double()
     whole.fit(pictures)
     assert torch.equal(whole.decode(whole(pictures)), pictures)

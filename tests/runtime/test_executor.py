@@ -1,6 +1,7 @@
 """The executor keeps its timeline: reaction times against closed forms, modes, failures, lanes, the slow lane."""
 
 import math
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.stats import kstest
 
 from palaestra.agents.agent import ActionPart, Agent, Call, Episode, StepAgent
 from palaestra.envs.interface import Component, Interface
-from palaestra.runtime.clock import Lockstep, Virtual
+from palaestra.runtime.clock import Lockstep, Virtual, Wall
 from palaestra.runtime.executor import Execution, Executor
 from palaestra.runtime.latency import LatencyModel, profile
 from palaestra.runtime.reaction import ReactionTime, arrivals_s, min_execution_horizon, reaction_time
@@ -396,6 +397,71 @@ def test_hold_policies_stop_what_moves_and_keep_what_stands():
 def test_contradictory_execution_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         Execution(**arguments)
+
+
+class Herald(Planner):
+    """Says something with its first evaluation, before any action is final."""
+
+    def plan(self, memory, call):
+        for n, part in enumerate(super().plan(memory, call)):
+            yield part if n else replace(part, extras={"said": np.array(call.tick)})
+
+
+class Listener:
+    """Keeps what it is told, and breaks when it hears of the plan of a tick."""
+
+    def __init__(self, breaks_at=None):
+        self.tick, self.breaks_at, self.heard = 0, breaks_at, []
+
+    def reset(self, env, observation):
+        pass
+
+    def planned(self, tick, part):
+        if tick == self.breaks_at:
+            raise OSError("the disk is full")
+        self.heard.append((self.tick, tick, len(part.actions), dict(part.extras)))
+
+    def step(self, step, info):
+        self.tick += 1
+
+    def close(self, outcome):
+        pass
+
+
+@pytest.mark.parametrize(("clock", "late"), [(Lockstep(), (0, 0)), (Virtual(LatencyModel("x", 100, 100)), (2, 4))])
+def test_a_watcher_is_told_of_each_part_when_it_arrives(clock, late):
+    """Encode and first evaluation take two ticks here, the two others one each."""
+    world, listener = World(ticks=20), Listener()
+    executor = Executor(Herald(evaluations=3), clock, Execution(mode="async" if late[1] else "sync"))
+    (outcome,) = executor.run([(world, episode(world))], [listener])
+    assert not outcome.failed
+    asked = sorted({tick for _, tick, *_ in listener.heard})
+    assert len(asked) > 1
+    assert listener.heard == [
+        told
+        for tick in asked
+        for told in ((tick + late[0], tick, 0, {"said": tick}), (tick + late[1], tick, 8, {}))
+        if told[0] < 20
+    ]
+    bare = World(ticks=20)
+    assert run(Herald(evaluations=3), bare, clock, mode=executor.execution.mode).costs.keys() == outcome.costs.keys()
+    assert bare.actions == world.actions, "who looks on changes nothing"
+
+
+def test_on_the_wall_clock_a_watcher_hears_the_same_parts():
+    world, listener = World(ticks=20, hz=200.0), Listener()
+    (outcome,) = Executor(Herald(evaluations=3), Wall()).run([(world, episode(world))], [listener])
+    assert not outcome.failed and len(listener.heard) > 2
+    for first, second in zip(listener.heard[::2], listener.heard[1::2], strict=False):
+        assert first[1:] == (first[1], 0, {"said": first[1]}) and second[1:] == (first[1], 8, {})
+
+
+def test_a_watcher_that_fails_at_a_plan_ends_its_own_episode():
+    worlds, listeners = [World(ticks=20) for _ in range(2)], [Listener(breaks_at=8), Listener()]
+    pairs = [(world, episode(world)) for world in worlds]
+    broken, whole = Executor(Herald(evaluations=3)).run(pairs, listeners)
+    assert broken.failed and broken.reason == "the recording: OSError: the disk is full" and broken.ticks == 8
+    assert not whole.failed and whole.ticks == 20
 
 
 def test_the_clocks_say_who_waits():

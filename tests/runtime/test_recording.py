@@ -250,7 +250,7 @@ def test_a_caption_stands_below_the_picture(tmp_path):
     strip = frames[0, 240:].astype(int).mean(axis=-1)
     assert strip[:, 4:200].max() > 150, "ink"
     assert strip[:, 310:].max() < 60, "and room to spare"
-    long = video._written("a very long caption " * 20, 320, 18)
+    long = video.line_of_text("a very long caption " * 20, 320, 18)
     assert long[:, -3:].max() < 60, "what is too long is cut, not run over"
 
 
