@@ -6,7 +6,8 @@ action costs the pass and one step. Variants that imagine the future first are c
 
 Options (``wam:steps=4``): ``steps``, ``execute``, ``schedule`` and ``alpha`` are those of ``flow``. With ``imagine``
 every plan also says which frames it foresees (``extras["imagined"]``, uint8 [T, S, S, C]) and at how many ticks after
-the observation (``extras["imagined_in"]``, int [T]): a diagnostic, with which nothing is done but to film it.
+the observation (``extras["imagined_in"]``, int [T]): a diagnostic, with which nothing is done but to film it. With
+``imagine=euler`` or ``heun`` it is the scheduler of that name in ``diffusers`` that makes them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from ..models.wam.train import TRAINER, text_of
 from .agent import Call
 from .flow import Begun, Flow, policy_tensors, samples_of, sampling_schedule
 
+_SOLVERS = {"euler": "FlowMatchEulerDiscreteScheduler", "heun": "FlowMatchHeunDiscreteScheduler"}  # of diffusers
+
 
 class Wam(Flow):
     """Plans chunks with a :class:`WamPolicy`.
@@ -48,11 +51,14 @@ class Wam(Flow):
         *,
         schedule: Schedule,
         execute: int,
-        imagine: bool = False,
+        imagine: bool | str = False,
         known: Mapping[str, Sequence[float]] | None = None,
         samples: Mapping[str, Any] | None = None,
     ) -> None:
+        if imagine not in (False, True, *_SOLVERS):
+            raise ValueError(f"imagine={imagine!r} is not known; choose true, false or {', '.join(_SOLVERS)}")
         super().__init__(policy, schedule=schedule, execute=execute, samples=samples)
+        self._solver = _SOLVERS.get(str(imagine))
         self.imagines = (self.config.picture, self.config.future) if imagine else None
         self._known = {text: np.array(vector, np.float32) for text, vector in (known or {}).items()}
 
@@ -65,7 +71,7 @@ class Wam(Flow):
         execute: int | None = None,
         schedule: str | None = None,
         alpha: float | None = None,
-        imagine: bool = False,
+        imagine: bool | str = False,
     ) -> Wam:
         """The agent of a checkpoint, whose tensors are ``policy.*`` and, for calibration, ``samples.*``."""
         policy = TRAINER.read(checkpoint.config, policy_tensors(checkpoint))
@@ -90,9 +96,17 @@ class Wam(Flow):
         if self.imagines is None:
             return begun
         noise = [self.policy.video_noise(1, torch.Generator().manual_seed(0)) for _ in jobs]
-        frames = self.policy.imagine(self._batch(jobs, self.inputs), noise=torch.cat(noise)).cpu().numpy()
+        seen = self._batch(jobs, self.inputs)
+        frames = self.policy.imagine(seen, noise=torch.cat(noise), solver=self._make_solver()).cpu().numpy()
         ahead = np.array(self.config.future)
         return begun._replace(extras=[{"imagined": one, "imagined_in": ahead} for one in frames])
+
+    def _make_solver(self) -> Any:
+        if self._solver is None:
+            return None
+        import diffusers
+
+        return getattr(diffusers, self._solver)(shift=self.config.shift)
 
     def _batch(self, jobs: Sequence[tuple[Any, Call]], keys: Iterable[str]) -> dict[str, Tensor]:
         """The observations of several calls as one batch; an instruction is its embedding."""

@@ -142,15 +142,28 @@ class WamPolicy(ActionFlow):
         *_, (_, imagined) = self._dream(context, noise, self.config.imagine_steps)
         return replace(context, cache=self.velocity.remember(context, imagined), imagined=imagined)
 
-    def imagine(self, observation: Observation, steps: int = 10, noise: Tensor | None = None) -> Tensor:
+    def imagine(
+        self, observation: Observation, steps: int = 10, noise: Tensor | None = None, solver: Any = None
+    ) -> Tensor:
         """The future as the model foresees it: frames uint8 [B, T, S, S, C] at the ticks ``config.future``.
 
         In the joint variant these are the frames that the actions are sampled along with, when noise and steps are the
-        same: video never looks at actions. Raises ``ValueError`` as :meth:`encode` does, and for ``steps`` below 1.
+        same: video never looks at actions. One step gives the mean of all that may come. ``solver``, a flow-match
+        scheduler of ``diffusers``, takes its own ``steps`` in place of Euler's. Raises ``ValueError`` as :meth:`encode`
+        does, and for ``steps`` below 1.
         """
         context = self._context(observation)
-        *_, (_, imagined) = self._dream(context, self._noise(len(context), noise), steps)
-        return self.latent.decode(imagined)
+        future = self._noise(len(context), noise)
+        if solver is None:
+            *_, (_, future) = self._dream(context, future, steps)
+            return self.latent.decode(future)
+        self.scheduler.grid(steps)  # which checks them
+        solver.set_timesteps(steps)
+        for time in solver.timesteps:
+            footage = Footage(future, (time / solver.config.num_train_timesteps).to(future)[None])
+            tokens, _ = self.velocity.watch(context, footage)
+            future = solver.step(self.velocity.video_velocity(footage, tokens), time, future).prev_sample
+        return self.latent.decode(future)
 
     def _contexts(self, context: WamContext, steps: int) -> Iterator[WamContext]:
         if self.config.variant != "joint":

@@ -118,7 +118,7 @@ class Bench:
         trainer = trainer_of(job.agent)
         recipe = replace(trainer.recipe_for(job.env), seed=job.seed, **dict(job.changes))
         out = weights(self.folder, job.env, job.network, job.seed)
-        start = job.start and weights(self.folder, job.start.env, job.start.network, job.start.seed)
+        start = weights(self.folder, job.start.env, job.start.network, job.start.seed) if job.start else None
         begun_from = load_card(start)["weights"]["sha256"] if start else None
         try:
             card = load_card(out)

@@ -50,6 +50,11 @@ def test_plans_stream_and_the_imagined_is_said_and_changes_nothing(weights):
     imagined = parts[0].extras["imagined"]
     assert imagined.shape == (2, 20, 20, 3) and imagined.dtype == np.uint8
     assert agent.imagines == ("pixels", (6, 12)) and parts[0].extras["imagined_in"].tolist() == [6, 12]
+    agent = Wam.load(weights, imagine="heun")
+    other = next(iter(agent.plan(begin(agent)[0], Call(observation)))).extras["imagined"].astype(int)
+    assert 0 < np.abs(other - imagined).mean() < 10, "another solver, nearly the same future"
+    with pytest.raises(ValueError, match="imagine='magic' is not known"):
+        Wam.load(weights, imagine="magic")
     silent = Wam.load(weights, schedule="has", steps=5)
     assert silent.imagines is None
     memory, _ = begin(silent)

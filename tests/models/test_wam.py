@@ -4,6 +4,7 @@ import dataclasses
 import json
 from itertools import pairwise
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -336,7 +337,6 @@ def test_guidance_pulls_a_joint_plan_too():
 
 @pytest.mark.parametrize("shift", [1.0, 5.0])
 def test_the_schedule_is_that_of_diffusers(shift):
-    diffusers = pytest.importorskip("diffusers", reason="the reference of the schedule is not installed")
     theirs = diffusers.FlowMatchEulerDiscreteScheduler(shift=shift)
     ours = ShiftedFlow(shift)
     u = torch.arange(1000, 0, -1, dtype=torch.float64) / 1000
@@ -347,6 +347,24 @@ def test_the_schedule_is_that_of_diffusers(shift):
     x, velocity = torch.randn(2, 3, 4, generator=generator()).double().unbind(0)
     ahead = theirs.step(velocity, theirs.timesteps[0], x).prev_sample
     torch.testing.assert_close(x + (grid[1] - grid[0]) * velocity, ahead, rtol=0.0, atol=1e-6)
+
+
+def test_the_solvers_of_diffusers_come_to_the_same_future():
+    made = policy("fast")
+    batch = training_batch()
+    noise = made.video_noise(len(batch["actions"]), generator())
+
+    def imagined(steps, solver=None):
+        return made.imagine(batch["observation"], steps, noise, solver).float()
+
+    shift = made.config.shift
+    one = imagined(1, diffusers.FlowMatchEulerDiscreteScheduler(shift=shift))
+    assert (one - imagined(1)).abs().max() <= 1  # of 255
+    fine = imagined(400)
+    apart = (imagined(30, diffusers.FlowMatchHeunDiscreteScheduler(shift=shift)) - fine).abs().mean()
+    assert apart < 1 and apart < (imagined(5) - fine).abs().mean()
+    with pytest.raises(ValueError, match="steps"):
+        imagined(0, diffusers.FlowMatchHeunDiscreteScheduler())
 
 
 @pytest.mark.parametrize("shift", [0.5, 1.0, 5.0])

@@ -1,0 +1,560 @@
+"""Fast-WAM: is a world-action model good because it learned to foresee, or because it foresees while it acts?
+
+Claimed by "Fast-WAM: Do World Action Models Need Test-time Future Imagination?" (arXiv 2603.16666), with a video model
+of five billion weights: without imagination at test time nothing is lost (-1.2 to +0.9 points), without co-training on
+video much is (8.0 and 4.1 points), and a plan takes 190 ms (110 in the conference's abstract) in place of 580 and 810.
+No seeds or intervals are published. Measured here, with models of a third of a million weights:
+
+- PixelReach-v0 with one disc, from few demonstrations, starting like the paper from a model that was pre-trained on
+  video (without actions): the fast, joint and imagine-then-act (idm) variants and no co-training, from the same start,
+  in the same steps; no co-training also for as long as co-training takes. Three controls at the same cost ask what it
+  is about video that helps: reconstructing the *present* frame, foreseeing the *shuffled* future of another episode,
+  and telling the actions from future frames (*inverse* dynamics). Without pre-training, and other weights of the
+  video, beside them.
+- PixelReach-v0 with three discs and an instruction, from many demonstrations and without pre-training.
+- What a network knows: the error of its actions on episodes that it was not trained on, how much better imagined frames
+  are than the last one seen, and how well a linear map finds agent and disc in what it attends to.
+- The time of a plan of each variant, in turns in one process, beside a count of operations.
+- PixelIntercept-v0, where a ball is kicked aside in flight, on the virtual clock under the published latencies, each
+  variant in the best of three ways to act meanwhile; the fast one as late as the others, for what delay alone does;
+  and streaming its plans (FASTER), with which nobody has published it.
+
+The published latencies are one number a variant. They are divided into seeing and steps as if a step of video took as
+long alone as together with actions (see the profiles): that only matters to what streams.
+
+What speaks against Fast-WAM is a fast variant that is worse than the imagining ones, or no better than without
+co-training at any number of demonstrations, or no better than the control that reconstructs the present. Claims about
+success are void where no variant has learned the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..executor import Execution
+from ..statistics import Estimate, mean, paired_difference, rate
+from ..study import Claim, Lab, Scale, Study, Table
+from ._timing import Method, execution_of
+from ._trials import Cell, Outcome, Reading, Training, carry_out
+from ._world_model_plans import SIZES, VARIANTS, Times, identities, plan_times
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SYSTEM = "fast-wam"
+CLAIM = "Learning to foresee video makes a policy better; imagining it before acting only makes it slower."
+
+REACH, INSTRUCTED = "palaestra/PixelReach-v0:discs=1", "palaestra/PixelReach-v0"
+INTERCEPT = "palaestra/PixelIntercept-v0"
+LEARNED = 0.5  # the success that some variant must reach, for differences of success to say something
+CAUGHT = 0.8  # the same of a variant in PixelIntercept without latency
+BELOW = 0.05  # by which the fast variant may be below the imagining ones and still be as good
+READ = "palaestra.runtime.studies._world_model:read"
+
+FAST, NONE, JOINT, IDM = "fast", "no co-training", "joint", "idm"
+LONGER, AS_LONG = "no co-training, as long", 2.4  # times the steps: what co-training costs, see the table of training
+CONTROLS = ("present", "shuffled", "inverse")
+NETWORKS: dict[str, dict[str, Any]] = {
+    FAST: {},
+    NONE: {"video_weight": 0.0},
+    LONGER: {"video_weight": 0.0},
+    JOINT: {"variant": "joint"},
+    IDM: {"variant": "idm"},
+    **{name: {"control": name} for name in CONTROLS},
+}
+SCRATCH = "from scratch"
+WEIGHTS = (0.03, 0.3, 1.0)  # of the video, beside that of the recipe
+OTHERS = 500  # between the seed of a training and that of the video model it starts from: other episodes
+
+ZERO = "zero"
+QUICKER = "fastwam-110ms"
+LATENCY = {FAST: "fastwam-5090", JOINT: "fastwam-joint-5090", IDM: "fastwam-idm-5090"}
+IMAGINING = (JOINT, IDM)
+MODES = ("sync", "async", "prefix")
+SYNC_TICKS = 10  # executed before the robot stops to think again
+CHUNK = 32  # actions a plan of PixelIntercept's recipe
+WHOLE, STREAMED = "schedule=constant", "schedule=has"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is run in PixelIntercept: a network, under a latency, sampled in a way."""
+
+    name: str
+    network: str
+    profile: str
+    sampling: str = WHOLE
+
+
+ROWS = (
+    *(Row(f"{name}, no latency", name, ZERO) for name in VARIANTS),
+    Row("fast, 190 ms", FAST, LATENCY[FAST]),
+    Row("fast, 110 ms", FAST, QUICKER),
+    Row("joint, 580 ms", JOINT, LATENCY[JOINT]),
+    Row("idm, 810 ms", IDM, LATENCY[IDM]),
+    Row("fast, as late as joint", FAST, LATENCY[JOINT]),
+    Row("fast, as late as idm", FAST, LATENCY[IDM]),
+    Row("fast, streamed, no latency", FAST, ZERO, STREAMED),
+    Row("fast, 190 ms, streamed", FAST, LATENCY[FAST], STREAMED),
+    Row("fast, 110 ms, streamed", FAST, QUICKER, STREAMED),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured. ``sizes`` are numbers of demonstrations, the middle one that of the variations."""
+
+    seeds: tuple[int, ...]
+    sizes: tuple[int, ...]
+    few: dict[str, Any]
+    pretraining: dict[str, Any]
+    instructed: tuple[int, ...]
+    intercepting: tuple[int, ...]
+    episodes: int
+    calls: dict[str, int]
+
+    @property
+    def middle(self) -> int:
+        """The number of demonstrations of the variations."""
+        return self.sizes[len(self.sizes) // 2]
+
+
+QUICK = Plan((), (0,), {}, {}, (), (), 60, dict.fromkeys(list(SIZES)[:2], 12))
+FULL = Plan(
+    (0, 1, 2),
+    (60, 120, 240),
+    {"steps": 600, "batch": 48},
+    {"actions": False, "demonstrations": 1200, "steps": 1200, "batch": 48, "lr": 4e-3, "video_weight": 1.0},
+    (0, 1),
+    (0, 1),
+    200,
+    dict(zip(SIZES, (200, 200, 60), strict=True)),
+)
+
+Key = tuple[str, str, str]
+"""World, network, and what else sets it apart."""
+Networks = dict[Key, list[Training]]
+"""To a training of each seed."""
+Runs = dict[tuple[str, ...], list[Outcome]]
+"""What was run, by name, to the outcome of each training."""
+Readings = dict[Key, list[dict[str, Any]]]
+"""What each training knows, see :mod:`._world_model`."""
+
+
+def run(scale: Scale, lab: Lab) -> Study:
+    """Measure it: under a minute at ``quick``, with what ships; ``full`` trains first, over an hour in all."""
+    plan = QUICK if scale == "quick" else FULL
+    lab.tell("plans of random weights", 0, 1)
+    times = {size: plan_times(size, calls, lab.seed) for size, calls in plan.calls.items()}
+    exact = identities(lab.seed)
+    networks = _networks(plan, lab.seed)
+    trainings = [one for ones in networks.values() for one in ones]
+    carry_out(list({one.start: None for one in trainings if one.start}), lab, "pre-training")
+    carry_out(trainings, lab, "training")
+    reached, caught = _reach(plan, networks, lab), _intercept(plan, networks, lab)
+    known = _read(networks, lab)
+    tables = (
+        *(_reach_table(reached, known, env) for env in (REACH, INSTRUCTED)),
+        _late_table(caught),
+        _time_table(times),
+    )
+    return Study(
+        "fast_wam",
+        scale,
+        (
+            *_exact_claims(exact),
+            *_time_claims(times),
+            *_reach_claims(plan, reached, known),
+            *_late_claims(caught),
+        ),
+        tuple(table for table in tables if table.rows),
+        {
+            "late": partial(_draw_late, caught),
+            "times": partial(_draw_times, times),
+            **({"demonstrations": partial(_draw_sizes, plan, reached, known)} if reached else {}),
+        },
+    )
+
+
+# What is trained and run -------------------------------------------------------------------------------------------
+
+
+def _networks(plan: Plan, seed: int) -> Networks:
+    found: Networks = {}
+
+    def add(env: str, name: str, apart: str, seeds: Sequence[int], *, pretrained: bool = False, **changes: Any) -> None:
+        found[env, name, apart] = [
+            Training(
+                "wam",
+                env,
+                f"{name} {apart}".replace(",", "").replace(" ", "-"),
+                tuple((NETWORKS[name] | changes).items()),
+                seed + one,
+                Training("wam", env, "video", tuple(plan.pretraining.items()), seed + one + OTHERS)
+                if pretrained
+                else None,
+            )
+            for one in seeds
+        ]
+
+    if not plan.seeds:
+        return found
+    for size in plan.sizes:
+        few = {**plan.few, "demonstrations": size}
+        for name in NETWORKS:
+            steps = round(plan.few["steps"] * (AS_LONG if name == LONGER else 1))
+            add(REACH, name, _of(size), plan.seeds, pretrained=True, **few | {"steps": steps})
+    few = {**plan.few, "demonstrations": plan.middle}
+    for name in (FAST, NONE):
+        add(REACH, name, SCRATCH, plan.seeds, **few)
+    for weight in WEIGHTS:
+        add(REACH, FAST, f"weight {weight:g}", plan.seeds, pretrained=True, **few, video_weight=weight)
+    for name in (FAST, NONE, JOINT, IDM):
+        add(INSTRUCTED, name, "", plan.instructed)
+    for name in VARIANTS:
+        add(INTERCEPT, name, "", plan.intercepting)
+    return found
+
+
+def _of(size: int) -> str:
+    return f"{size} demonstrations"
+
+
+def _run(cells: dict[Cell, tuple[str, ...]], lab: Lab, word: str) -> Runs:
+    runs: Runs = {}
+    outcomes = carry_out(list(cells), lab, word)
+    for cell, key in cells.items():
+        runs.setdefault(key, []).append(outcomes[cell])
+    return runs
+
+
+def _reach(plan: Plan, networks: Networks, lab: Lab) -> Runs:
+    """Episodes of PixelReach, where the world waits; without trainings, of the policy that ships."""
+    cells: dict[Cell, tuple[str, ...]] = {
+        Cell(env, "wam", one.network, "", one.seed, plan.episodes): (env, name, apart)
+        for (env, name, apart), ones in networks.items()
+        if env != INTERCEPT
+        for one in ones
+    }
+    if not cells:
+        cells = {Cell(INSTRUCTED, "wam", "!", "", 0, plan.episodes): (INSTRUCTED, FAST, "")}
+    return _run(cells, lab, "reaching")
+
+
+def _intercept(plan: Plan, networks: Networks, lab: Lab) -> Runs:
+    """Episodes of PixelIntercept, under every latency and in every way to act meanwhile.
+
+    Without trainings they are those of the policy that ships, which is of the fast variant.
+    """
+    cells: dict[Cell, tuple[str, ...]] = {}
+    for row in ROWS:
+        trained = [(one.network, one.seed) for one in networks.get((INTERCEPT, row.network, ""), [])]
+        if not trained and row.network == FAST:
+            trained = [("!", 0)]
+        for network, seed in trained:
+            for mode in MODES if row.profile != ZERO else ("async",):
+                cell = Cell(INTERCEPT, "wam", network, row.sampling, seed, plan.episodes, row.profile)
+                cells[replace(cell, execution=_execution(row, mode))] = (row.name, mode)
+    return _run(cells, lab, "intercepting")
+
+
+def _execution(row: Row, mode: str) -> Execution:
+    """How a row is executed: the next plan is begun as soon as the last one allows."""
+    if mode == "sync":
+        return Execution(mode="sync", horizon=SYNC_TICKS)
+    timed = execution_of(Method(row.name, row.network, mode, f"{row.sampling},steps=10"), row.profile, CHUNK)
+    return replace(timed, delay=None)  # no longer than the policy can continue
+
+
+def _read(networks: Networks, lab: Lab) -> Readings:
+    """What the trainings with few demonstrations know."""
+    jobs = {Reading(one, READ): key for key, ones in networks.items() if key[0] == REACH for one in ones}
+    known: Readings = {}
+    found = carry_out(list(jobs), lab, "reading")
+    for job, key in jobs.items():
+        known.setdefault(key, []).append(found[job])
+    return known
+
+
+# Claims ------------------------------------------------------------------------------------------------------------
+
+
+def _judge(void: str, text: str, estimate: Estimate, **limits: Any) -> Claim:
+    claim = Claim.judge(text, estimate, **limits)
+    return replace(claim, holds=None, reason=void) if void else claim
+
+
+def _success(runs: Runs, *key: str) -> np.ndarray:
+    """Of each training and episode."""
+    return np.stack([outcome.success for outcome in runs[key]]).astype(float)
+
+
+def _exact_claims(exact: dict[str, float]) -> list[Claim]:
+    def is_nothing(name: str, text: str) -> Claim:
+        return Claim.judge(text, Estimate(exact[name], exact[name], exact[name], 1), at_most=1e-12)
+
+    joint = exact["joint, another future"]
+    return [
+        is_nothing(
+            "fast without future", "Largest change of an action's velocity when the future is left out (float64)"
+        ),
+        is_nothing("fast, another future", "Fast variant: largest change of it when the noisy future is another one"),
+        Claim.judge(
+            "Joint variant: the same change, which must be there", Estimate(joint, joint, joint, 1), at_least=1e-6
+        ),
+    ]
+
+
+def _time_claims(times: dict[str, Times]) -> list[Claim]:
+    claims = []
+    wide = list(SIZES)[1]
+    for size, found in times.items():
+        for name, paper, least in ((JOINT, "580/190 = 3.05", 3.05), (IDM, "810/190 = 4.3; over 6", 4.3)):
+            ratio = _times_as_long(found.plan_ms[name], found.plan_ms[FAST])
+            text = f"A plan of {name} over one of fast, {size} (predicted {found.predicted[name]:.1f})"
+            claims.append(Claim.judge(text, ratio, at_least=least if size == wide else 1.0, paper=paper))
+    return claims
+
+
+def _times_as_long(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
+    """The ratio of two medians of times that were taken in turns."""
+    draw = np.random.default_rng(0)
+    rows = draw.integers(len(ours), size=(2000, len(ours)))
+    ratios = np.median(ours[rows], axis=1) / np.median(theirs[rows], axis=1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return Estimate(float(np.median(ours) / np.median(theirs)), float(low), float(high), len(ours))
+
+
+def _reach_claims(plan: Plan, runs: Runs, known: Readings) -> list[Claim]:
+    if not plan.seeds:
+        return []
+    claims = []
+    sizes = [_of(size) for size in plan.sizes]
+
+    def pooled(name: str) -> np.ndarray:
+        return np.concatenate([_success(runs, REACH, name, size) for size in sizes], axis=1)
+
+    def error(name: str) -> np.ndarray:
+        errors = [[one["action_error"] for one in known[REACH, name, size]] for size in sizes]
+        return np.concatenate(np.array(errors), axis=1)
+
+    best = max(float(_success(runs, REACH, name, sizes[-1]).mean()) for name in NETWORKS)
+    void = "" if best >= LEARNED else f"the best network reaches {best:.2f} with {sizes[-1]}, expected {LEARNED}"
+    for size in sizes:
+        gain = paired_difference(_success(runs, REACH, FAST, size), _success(runs, REACH, NONE, size))
+        text = f"One disc, {size}: success with co-training less without"
+        claims.append(_judge(void, text, gain, above=0.0, paper="+.080 (RoboTwin), +.041 (LIBERO)"))
+    where = f"One disc, {', '.join(str(size) for size in plan.sizes)} demonstrations together"
+    for other, what in (
+        (LONGER, "without co-training but for as long"),
+        *((name, f"with the control {name!r}, at equal cost") for name in CONTROLS),
+    ):
+        text = f"{where}: success with co-training less {what}"
+        claims.append(_judge(void, text, paired_difference(pooled(FAST), pooled(other)), above=0.0))
+    imagining = max(IMAGINING, key=lambda name: float(pooled(name).mean()))
+    text = f"{where}: success of fast less the better of joint and idm ({imagining})"
+    gain = paired_difference(pooled(FAST), pooled(imagining))
+    claims.append(_judge(void, text, gain, at_least=-BELOW, paper="-.012 to +.009"))
+    for other in (NONE, "present"):
+        text = f"{where}: error of actions on other episodes, {other} less co-training"
+        claims.append(Claim.judge(text, paired_difference(error(other), error(FAST)), above=0.0))
+    gain = paired_difference(_success(runs, REACH, FAST, _of(plan.middle)), _success(runs, REACH, FAST, SCRATCH))
+    text = f"One disc, {_of(plan.middle)}: success of fast with video pre-training less without"
+    claims.append(_judge(void, text, gain, above=0.0))
+    better = np.array([one["mean_db"] - one["still_db"] for size in sizes for one in known[REACH, FAST, size]])
+    text = "What is foreseen, on other episodes: PSNR (dB) of the mean forecast less that of nothing moving"
+    claims.append(Claim.judge(text, _mean(better), above=0.0))
+    closer = np.array([[one["probe_m"] for one in known[REACH, name, size]] for name in (NONE, FAST) for size in sizes])
+    half = len(sizes)
+    text = "Where things are, told from what actions attend to: error (m) without co-training less with"
+    claims.append(Claim.judge(text, _mean((closer[:half] - closer[half:]).ravel()), above=0.0))
+    return claims + _instructed_claims(runs)
+
+
+def _mean(values: np.ndarray) -> Estimate:
+    found = mean(list(values))
+    assert found is not None
+    return found
+
+
+def _instructed_claims(runs: Runs) -> list[Claim]:
+    success = {name: _success(runs, INSTRUCTED, name, "") for name in (FAST, NONE, JOINT, IDM)}
+    best = max(float(values.mean()) for values in success.values())
+    void = "" if best >= LEARNED else f"the best network reaches {best:.2f}, expected {LEARNED}"
+    imagining = max(IMAGINING, key=lambda name: float(success[name].mean()))
+    where = "Three discs, 2000 demonstrations, no pre-training"
+    return [
+        _judge(
+            void,
+            f"{where}: success with co-training less without",
+            paired_difference(success[FAST], success[NONE]),
+            above=0.0,
+            paper="+.080, +.041",
+        ),
+        _judge(
+            void,
+            f"{where}: success of fast less the better of joint and idm ({imagining})",
+            paired_difference(success[FAST], success[imagining]),
+            at_least=-BELOW,
+            paper="-.012 to +.009",
+        ),
+    ]
+
+
+def _best(runs: Runs, name: str) -> tuple[np.ndarray, str]:
+    """The success of a row in the way to act that serves it best, and which that is."""
+    modes = [mode for row, mode in runs if row == name]
+    best = max(modes, key=lambda mode: float(_success(runs, name, mode).mean()))
+    return _success(runs, name, best), best
+
+
+def _late_claims(runs: Runs) -> list[Claim]:
+    claims = []
+    there = {name for name, _ in runs}
+    idle = {
+        name: float(_best(runs, f"{name}, no latency")[0].mean()) for name in VARIANTS if f"{name}, no latency" in there
+    }
+    for ours, theirs, limits in (
+        ("fast, 190 ms", "joint, 580 ms", {"above": 0.0}),
+        ("fast, 190 ms", "idm, 810 ms", {"above": 0.0}),
+        ("fast, no latency", "joint, no latency", {"at_least": -BELOW}),
+        ("fast, no latency", "idm, no latency", {"at_least": -BELOW}),
+        ("fast, 190 ms", "fast, as late as joint", {"above": 0.0}),
+        ("fast, 190 ms", "fast, as late as idm", {"above": 0.0}),
+        ("fast, 190 ms, streamed", "fast, 190 ms", {"above": 0.0}),
+        ("fast, 110 ms, streamed", "fast, 110 ms", {"above": 0.0}),
+        ("fast, streamed, no latency", "fast, no latency", {"at_least": -BELOW}),
+    ):
+        if ours not in there or theirs not in there:
+            continue
+        low = {name: value for name, value in idle.items() if value < CAUGHT and theirs.startswith(name)}
+        void = "; ".join(
+            f"{name} reaches {value:.2f} without latency, expected {CAUGHT}" for name, value in low.items()
+        )
+        (one, mode), (other, its_mode) = _best(runs, ours), _best(runs, theirs)
+        text = f"PixelIntercept: success of {ours} ({mode}) less {theirs} ({its_mode})"
+        claims.append(_judge(void, text, paired_difference(one, other), **limits))
+    return claims
+
+
+# Tables and pictures -----------------------------------------------------------------------------------------------
+
+
+def _reach_table(runs: Runs, known: Readings, env: str) -> Table:
+    rows = []
+    for key, outcomes in runs.items():
+        if key[0] != env:
+            continue
+        success = np.concatenate([outcome.success for outcome in outcomes])
+        read = known.get((key[0], key[1], key[2]), [])
+        numbers = [
+            float(np.mean([np.mean(one[name]) for one in read])) if read and name in read[0] else None
+            for name in ("action_error", "mean_db", "foreseen_db", "still_db", "probe_m", "pixels_m")
+        ]
+        rows.append((key[1], key[2], rate(list(success)), *numbers, len(outcomes), sum(one.failed for one in outcomes)))
+    columns = (
+        *("network", "", "success", "error of actions", "mean forecast, dB", "imagined, dB", "nothing moves, dB"),
+        *("probe, m", "probe of the picture, m", "trainings", "failed"),
+    )
+    return Table(f"PixelReach-v0, {'one disc' if env == REACH else 'three discs'}", columns, tuple(rows))
+
+
+def _late_table(runs: Runs) -> Table:
+    rows = []
+    for (name, mode), outcomes in runs.items():
+        costs = {
+            cost: [value for one in outcomes if cost in one.costs for value in one.costs[cost] if np.isfinite(value)]
+            for cost in ("ttfa_ms", "reaction_ms", "age_p50_ms", "stalls")
+        }
+        success = np.concatenate([outcome.success for outcome in outcomes])
+        score = np.concatenate([outcome.scores for outcome in outcomes])
+        rows.append(
+            (
+                name,
+                mode,
+                rate(list(success)),
+                float(score.mean()),
+                *(float(np.mean(values)) if values else None for values in costs.values()),
+                len(outcomes),
+                sum(one.failed for one in outcomes),
+            )
+        )
+    columns = (
+        *("row", "meanwhile", "success", "score", "first action after, ms", "reaction to the kick, ms"),
+        *("age of what was seen, ms", "ticks without action", "trainings", "failed"),
+    )
+    return Table("PixelIntercept-v0", columns, tuple(rows))
+
+
+def _time_table(times: dict[str, Times]) -> Table:
+    rows = []
+    for size, found in times.items():
+        for name in VARIANTS:
+            milliseconds = found.plan_ms[name]
+            ratio = _times_as_long(milliseconds, found.plan_ms[FAST])
+            first = float(np.median(found.first_ms)) if name == FAST else None
+            predicted = found.predicted.get(name, 1.0)
+            rows.append((size, found.parameters, name, float(np.median(milliseconds)), first, ratio, predicted))
+    columns = ("size", "weights", "variant", "a plan, ms", "first action streamed, ms", "times fast", "predicted")
+    return Table("Plans in ten steps, one thread", columns, tuple(rows))
+
+
+def _draw_late(runs: Runs, figure: Figure) -> None:
+    names = [row.name for row in ROWS if any(row.name == name for name, _ in runs)]
+    figure.set_size_inches(8, 0.42 * len(names) + 1.2)
+    axes = figure.subplots()
+    for place, name in enumerate(names):
+        success, mode = _best(runs, name)
+        estimate = rate(list(success.ravel().astype(bool)))
+        assert estimate is not None
+        colour = {FAST: "C0", JOINT: "C1", IDM: "C3"}[name.partition(",")[0]]
+        axes.barh(place, estimate.mean, color=colour, alpha=0.55 if "as late" in name or "no latency" in name else 1.0)
+        error = [[estimate.mean - estimate.low], [estimate.high - estimate.mean]]
+        axes.errorbar(estimate.mean, place, xerr=error, color="black", lw=0.9)
+        axes.text(1.01, place, mode if "no latency" not in name else "", va="center", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.12)
+    axes.set_xlabel("success in PixelIntercept-v0, in the best way to act meanwhile")
+    axes.set_title("Is imagination worth its latency?", loc="left", fontsize=10)
+
+
+def _draw_times(times: dict[str, Times], figure: Figure) -> None:
+    axes = figure.subplots()
+    for place, found in enumerate(times.values()):
+        for offset, name in enumerate((JOINT, IDM)):
+            ratio = _times_as_long(found.plan_ms[name], found.plan_ms[FAST])
+            x = place + 0.35 * offset
+            axes.bar(x, ratio.mean, 0.3, color=("C1", "C3")[offset], label=name if not place else None)
+            axes.plot([x - 0.15, x + 0.15], 2 * [found.predicted[name]], color="black", lw=1.2)
+    axes.axhline(580 / 190, color="C1", lw=0.8, ls="--", label="published, joint")
+    axes.axhline(810 / 190, color="C3", lw=0.8, ls="--", label="published, idm")
+    axes.set_xticks([place + 0.175 for place in range(len(times))], times, fontsize=8)
+    axes.set_ylabel("a plan, times as long as fast\n(line: operations)")
+    axes.set_title("What imagining costs", loc="left", fontsize=10)
+    axes.legend(fontsize=8)
+
+
+def _draw_sizes(plan: Plan, runs: Runs, known: Readings, figure: Figure) -> None:
+    figure.set_size_inches(10, 4)
+    left, right = figure.subplots(1, 2)
+    for name in NETWORKS:
+        success = [rate(list(_success(runs, REACH, name, _of(size)).ravel().astype(bool))) for size in plan.sizes]
+        means = np.array([[one.mean, one.low, one.high] for one in success if one])
+        style = {"lw": 1.8} if name in (FAST, NONE, JOINT, IDM) else {"lw": 0.9, "ls": "--"}
+        (line,) = left.plot(plan.sizes, means[:, 0], marker="o", ms=3, label=name, **style)
+        left.fill_between(plan.sizes, means[:, 1], means[:, 2], color=line.get_color(), alpha=0.08)
+        errors = [np.mean([one["action_error"] for one in known[REACH, name, _of(size)]]) for size in plan.sizes]
+        right.plot(plan.sizes, errors, marker="o", ms=3, label=name, **style)
+    for axes, what in ((left, "success"), (right, "error of actions on other episodes")):
+        axes.set_xscale("log")
+        axes.set_xticks(plan.sizes, plan.sizes)
+        axes.set_xlabel("demonstrations")
+        axes.set_ylabel(what)
+    left.set_title("PixelReach-v0 with one disc, after video pre-training", loc="left", fontsize=10)
+    left.legend(fontsize=7)
