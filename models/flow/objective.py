@@ -73,12 +73,12 @@ def flow_loss(
 ) -> dict[str, Tensor]:
     """The loss of a field ``velocity(x, tau)`` on normalised ``actions`` [B, H, D] at noise and times.
 
-    ``"flow"`` is the mean over the actions that are ``counted`` [B, H] of the mean squared error over their
-    dimensions; ``"near"`` is the same over the first action after each prefix, where it counts.
+    ``"flow"`` is the mean over the actions that are ``counted`` [B, H] (or weighted by it) of the mean squared error
+    over their dimensions; ``"near"`` is the same over the first action after each prefix, where it counts.
     """
     x = torch.lerp(actions, noise, tau[..., None])
     error = (velocity(x, tau) - (noise - actions)).square().mean(-1)
-    near = counted & (torch.arange(actions.shape[1], device=delay.device) == delay[:, None])
+    near = (counted > 0) & (torch.arange(actions.shape[1], device=delay.device) == delay[:, None])
     return {
         "flow": (error * counted).sum() / counted.sum().clamp(min=1),
         "near": ((error * near).sum() / near.sum().clamp(min=1)).detach(),

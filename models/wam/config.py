@@ -30,6 +30,9 @@ class WamConfig(FlowConfig):
     after the last layer, and in training a linear map of it regresses the chunk, as in :class:`FlowPolicy`. It learns
     to see from few demonstrations what attention alone takes many for; ``False`` is as published.
 
+    Each further action of a chunk counts ``discount`` times as much in the loss as the one before it: where the world
+    is disturbed, far ones answer to what nobody can foresee, and only add noise to what near ones teach.
+
     ``variant`` is how acting and foreseeing go together, see :mod:`.masks`. ``video_weight`` is the share of the video
     in the loss (0: no co-training, for the fast variant alone). ``control`` replaces what is learned besides acting, to
     find out what helps: instead of the ``"future"``, ``"present"`` reconstructs the frame that is seen, ``"shuffled"``
@@ -54,6 +57,7 @@ class WamConfig(FlowConfig):
     future: tuple[int, ...] = (6, 12)
     text: int = 0
     summary: bool = True
+    discount: float = 1.0
     variant: Variant = "fast"
     video_weight: float = 1.0
     control: Control = "future"
@@ -100,6 +104,8 @@ class WamConfig(FlowConfig):
             raise ValueError(f"text={self.text!r}, expected the size of an embedding, at least 2, or 0")
         if self.text and "instruction" in self.state:
             raise ValueError(f'text={self.text}, but state holds "instruction" too; leave one of them out')
+        if not 0 < self.discount <= 1:
+            raise ValueError(f"discount={self.discount}, expected a factor in (0, 1]")
         if not self.video_weight >= 0:
             raise ValueError(f"video_weight={self.video_weight}, expected a number of at least 0")
         if self.variant != "fast" and (not self.video_weight or self.control != "future"):

@@ -212,11 +212,13 @@ class WamPolicy(ActionFlow):
             draw = draw._replace(delay=batch["delay"])
         valid = batch["valid"]
         tau, counted = training_times(self.config, draw, valid)
+        weight = self.config.discount ** torch.arange(shape[0], device=actions.device)
+        counted = counted * weight
         context = self.velocity.context(*self._see(batch["observation"]), look=not self.config.video_weight)
         added = {}
         if self.regression is not None:
             told = valid & (draw.delay == 0)[:, None]  # the observation alone does not tell what follows a prefix
-            added["regression"] = _error(self.regression(context.summary), actions, told)
+            added["regression"] = _error(self.regression(context.summary), actions, told * weight)
         if not self.config.video_weight:
             context = replace(context, cache=context.present)
             losses = flow_loss(

@@ -11,7 +11,7 @@ from ..executor import Execution
 from ..latency import LatencyModel, profile
 from ..reaction import arrivals_s, min_execution_horizon
 
-CHUNK, TICK_S = 24, 1 / 30  # actions a plan of most networks here, and the control period of the worlds
+CHUNK, TICK_S = 24, 1 / 30  # actions a plan of the networks here, and the control period of the worlds
 FREE = 4  # ticks between plans where thinking takes no time
 
 
@@ -39,12 +39,12 @@ class Timing(NamedTuple):
     arrivals_s: list[float]
 
 
-def timing(method: Method, latency: LatencyModel, chunk: int = CHUNK) -> Timing:
+def timing(method: Method, latency: LatencyModel) -> Timing:
     """When a method's actions arrive under a latency, and the shortest horizon at which none comes too late."""
     from ...models.flow.schedules import make_schedule, ready_after
 
     options = method.options
-    schedule = make_schedule(options["schedule"], chunk, options["steps"], options.get("alpha", 0.6))
+    schedule = make_schedule(options["schedule"], CHUNK, options["steps"], options.get("alpha", 0.6))
     if latency.name == "zero":
         return Timing(0, FREE, arrivals_s(latency, ready_after(schedule.taus())))
     first_s = arrivals_s(latency, ready_after(schedule.taus()))[0]
@@ -52,13 +52,13 @@ def timing(method: Method, latency: LatencyModel, chunk: int = CHUNK) -> Timing:
     arrivals = arrivals_s(latency, ready_after(schedule.taus(delay), delay))
     horizon = min_execution_horizon(arrivals, TICK_S)
     if horizon is None:
-        raise ValueError(f"{method.name} under {latency.name}: chunks of {chunk} are over before they arrive")
+        raise ValueError(f"{method.name} under {latency.name}: chunks of {CHUNK} are over before they arrive")
     return Timing(delay, max(horizon, delay), arrivals)
 
 
-def execution_of(method: Method, name: str, chunk: int = CHUNK) -> Execution:
+def execution_of(method: Method, name: str) -> Execution:
     """How a method is executed under a latency profile: as its own arrivals allow."""
-    delay, horizon, _ = timing(method, profile(name), chunk)
+    delay, horizon, _ = timing(method, profile(name))
     return Execution(
         mode=method.mode,  # type: ignore[arg-type]
         horizon=horizon,

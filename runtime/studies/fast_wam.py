@@ -37,9 +37,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..executor import Execution
+from ..latency import profile
+from ..reaction import arrivals_s, min_execution_horizon
 from ..statistics import Estimate, mean, paired_difference, rate
 from ..study import Claim, Lab, Scale, Study, Table
-from ._timing import Method, execution_of
+from ._timing import FREE, TICK_S
 from ._trials import Cell, Outcome, Reading, Training, carry_out
 from ._world_model_plans import SIZES, VARIANTS, Times, identities, plan_times
 
@@ -57,7 +59,7 @@ BELOW = 0.05  # by which the fast variant may be below the imagining ones and st
 READ = "palaestra.runtime.studies._world_model:read"
 
 FAST, NONE, JOINT, IDM = "fast", "no co-training", "joint", "idm"
-LONGER, AS_LONG = "no co-training, as long", 2.4  # times the steps: what co-training costs, see the table of training
+LONGER, AS_LONG = "no co-training, as long", 2.8  # times the steps: what a step costs more with video
 CONTROLS = ("present", "shuffled", "inverse")
 NETWORKS: dict[str, dict[str, Any]] = {
     FAST: {},
@@ -77,7 +79,7 @@ LATENCY = {FAST: "fastwam-5090", JOINT: "fastwam-joint-5090", IDM: "fastwam-idm-
 IMAGINING = (JOINT, IDM)
 MODES = ("sync", "async", "prefix")
 SYNC_TICKS = 10  # executed before the robot stops to think again
-CHUNK = 32  # actions a plan of PixelIntercept's recipe
+CHUNK, STEPS, ALPHA = 32, 10, 0.8  # of a plan, by PixelIntercept's recipe
 WHOLE, STREAMED = "schedule=constant", "schedule=has"
 
 
@@ -107,33 +109,47 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured. ``sizes`` are numbers of demonstrations, the middle one that of the variations."""
+    """How much is measured, and how the recipes are changed for it.
+
+    ``sizes`` are numbers of demonstrations with one disc, the last one that of the variations; ``few`` changes those
+    trainings, ``pretraining`` those of video alone, ``instructed`` those with three discs and ``intercepting`` those in
+    PixelIntercept, which are done from the ``few_seeds`` alone.
+    """
 
     seeds: tuple[int, ...]
     sizes: tuple[int, ...]
     few: dict[str, Any]
     pretraining: dict[str, Any]
-    instructed: tuple[int, ...]
-    intercepting: tuple[int, ...]
+    instructed: dict[str, Any]
+    intercepting: dict[str, Any]
+    few_seeds: tuple[int, ...]
     episodes: int
     calls: dict[str, int]
 
     @property
-    def middle(self) -> int:
+    def most(self) -> int:
         """The number of demonstrations of the variations."""
-        return self.sizes[len(self.sizes) // 2]
+        return self.sizes[-1]
 
 
-QUICK = Plan((), (0,), {}, {}, (), (), 60, dict.fromkeys(list(SIZES)[:2], 12))
+QUICK = Plan((), (), {}, {}, {}, {}, (), 60, dict.fromkeys(list(SIZES)[:2], 12))
 FULL = Plan(
-    (0, 1, 2),
-    (60, 120, 240),
-    {"steps": 600, "batch": 48},
-    {"actions": False, "demonstrations": 1200, "steps": 1200, "batch": 48, "lr": 4e-3, "video_weight": 1.0},
-    (0, 1),
-    (0, 1),
-    200,
-    dict(zip(SIZES, (200, 200, 60), strict=True)),
+    seeds=(0, 1, 2),
+    sizes=(120, 240),
+    few={"steps": 600, "batch": 48},
+    pretraining={
+        "actions": False,
+        "demonstrations": 1200,
+        "steps": 1500,
+        "batch": 48,
+        "lr": 4e-3,
+        "video_weight": 1.0,
+    },
+    instructed={"demonstrations": 1000, "steps": 1200},
+    intercepting={},
+    few_seeds=(0, 1),
+    episodes=200,
+    calls=dict(zip(SIZES, (200, 200, 60), strict=True)),
 )
 
 Key = tuple[str, str, str]
@@ -209,15 +225,15 @@ def _networks(plan: Plan, seed: int) -> Networks:
         for name in NETWORKS:
             steps = round(plan.few["steps"] * (AS_LONG if name == LONGER else 1))
             add(REACH, name, _of(size), plan.seeds, pretrained=True, **few | {"steps": steps})
-    few = {**plan.few, "demonstrations": plan.middle}
+    few = {**plan.few, "demonstrations": plan.most}
     for name in (FAST, NONE):
         add(REACH, name, SCRATCH, plan.seeds, **few)
     for weight in WEIGHTS:
         add(REACH, FAST, f"weight {weight:g}", plan.seeds, pretrained=True, **few, video_weight=weight)
     for name in (FAST, NONE, JOINT, IDM):
-        add(INSTRUCTED, name, "", plan.instructed)
+        add(INSTRUCTED, name, "", plan.few_seeds, **plan.instructed)
     for name in VARIANTS:
-        add(INTERCEPT, name, "", plan.intercepting)
+        add(INTERCEPT, name, "", plan.few_seeds, **plan.intercepting)
     return found
 
 
@@ -267,8 +283,14 @@ def _execution(row: Row, mode: str) -> Execution:
     """How a row is executed: the next plan is begun as soon as the last one allows."""
     if mode == "sync":
         return Execution(mode="sync", horizon=SYNC_TICKS)
-    timed = execution_of(Method(row.name, row.network, mode, f"{row.sampling},steps=10"), row.profile, CHUNK)
-    return replace(timed, delay=None)  # no longer than the policy can continue
+    if row.profile == ZERO:
+        return Execution(mode="async", horizon=FREE)
+    from ...models.flow.schedules import make_schedule, ready_after
+
+    ready = ready_after(make_schedule(row.sampling.removeprefix("schedule="), CHUNK, STEPS, ALPHA).taus())
+    horizon = min_execution_horizon(arrivals_s(profile(row.profile), ready), TICK_S)
+    assert horizon is not None  # no chunk is over before it arrives
+    return Execution(mode=mode, horizon=horizon)  # type: ignore[arg-type]
 
 
 def _read(networks: Networks, lab: Lab) -> Readings:
@@ -363,8 +385,8 @@ def _reach_claims(plan: Plan, runs: Runs, known: Readings) -> list[Claim]:
     for other in (NONE, "present"):
         text = f"{where}: error of actions on other episodes, {other} less co-training"
         claims.append(Claim.judge(text, paired_difference(error(other), error(FAST)), above=0.0))
-    gain = paired_difference(_success(runs, REACH, FAST, _of(plan.middle)), _success(runs, REACH, FAST, SCRATCH))
-    text = f"One disc, {_of(plan.middle)}: success of fast with video pre-training less without"
+    gain = paired_difference(_success(runs, REACH, FAST, _of(plan.most)), _success(runs, REACH, FAST, SCRATCH))
+    text = f"One disc, {_of(plan.most)}: success of fast with video pre-training less without"
     claims.append(_judge(void, text, gain, above=0.0))
     better = np.array([one["mean_db"] - one["still_db"] for size in sizes for one in known[REACH, FAST, size]])
     text = "What is foreseen, on other episodes: PSNR (dB) of the mean forecast less that of nothing moving"
@@ -373,7 +395,7 @@ def _reach_claims(plan: Plan, runs: Runs, known: Readings) -> list[Claim]:
     half = len(sizes)
     text = "Where things are, told from what actions attend to: error (m) without co-training less with"
     claims.append(Claim.judge(text, _mean((closer[:half] - closer[half:]).ravel()), above=0.0))
-    return claims + _instructed_claims(runs)
+    return claims + _instructed_claims(plan, runs)
 
 
 def _mean(values: np.ndarray) -> Estimate:
@@ -382,12 +404,12 @@ def _mean(values: np.ndarray) -> Estimate:
     return found
 
 
-def _instructed_claims(runs: Runs) -> list[Claim]:
+def _instructed_claims(plan: Plan, runs: Runs) -> list[Claim]:
     success = {name: _success(runs, INSTRUCTED, name, "") for name in (FAST, NONE, JOINT, IDM)}
     best = max(float(values.mean()) for values in success.values())
     void = "" if best >= LEARNED else f"the best network reaches {best:.2f}, expected {LEARNED}"
     imagining = max(IMAGINING, key=lambda name: float(success[name].mean()))
-    where = "Three discs, 2000 demonstrations, no pre-training"
+    where = f"Three discs, {plan.instructed['demonstrations']} demonstrations, no pre-training"
     return [
         _judge(
             void,
