@@ -24,8 +24,8 @@ from .policy import WamPolicy
 class WamRecipe(Recipe):
     """How to train a world-action model.
 
-    ``variant``, ``control``, ``video_weight``, ``future``, ``hidden``, ``discount``, ``patch``, ``latent``, ``head_dim`` and
-    ``video_width`` are those of :class:`WamConfig`. The instruction is read as the embedding of
+    ``variant``, ``control``, ``video_weight``, ``future``, ``hidden``, ``discount``, ``patch``, ``latent``,
+    ``head_dim`` and ``video_width`` are those of :class:`WamConfig`. The instruction is read as the embedding of
     ``models.text_encoder``. Without ``actions``, only the video is learned, as if nobody had written down what was
     done; other recipes can start from such a checkpoint.
     """
@@ -40,7 +40,7 @@ class WamRecipe(Recipe):
     width: int = 48
     variant: str = "fast"
     control: str = "future"
-    video_weight: float = 0.1
+    video_weight: float = 1.0
     future: tuple[int, ...] = (6, 12)
     hidden: int = 64
     discount: float = 1.0

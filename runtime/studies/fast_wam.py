@@ -70,7 +70,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     **{name: {"control": name} for name in CONTROLS},
 }
 SCRATCH = "from scratch"
-WEIGHTS = (0.03, 0.3, 1.0)  # of the video, beside that of the recipe
+WEIGHTS = (0.1, 0.3)  # of the video, beside that of the recipe
 OTHERS = 500  # between the seed of a training and that of the video model it starts from: other episodes
 
 ZERO = "zero"
@@ -209,7 +209,7 @@ def _networks(plan: Plan, seed: int) -> Networks:
                 "wam",
                 env,
                 f"{name} {apart}".replace(",", "").replace(" ", "-"),
-                tuple((NETWORKS[name] | changes).items()),
+                tuple((changes | NETWORKS[name]).items()),
                 seed + one,
                 Training("wam", env, "video", tuple(plan.pretraining.items()), seed + one + OTHERS)
                 if pretrained
@@ -229,7 +229,7 @@ def _networks(plan: Plan, seed: int) -> Networks:
     for name in (FAST, NONE):
         add(REACH, name, SCRATCH, plan.seeds, **few)
     for weight in WEIGHTS:
-        add(REACH, FAST, f"weight {weight:g}", plan.seeds, pretrained=True, **few, video_weight=weight)
+        add(REACH, FAST, f"weight {weight:g}", plan.seeds, pretrained=True, **few | {"video_weight": weight})
     for name in (FAST, NONE, JOINT, IDM):
         add(INSTRUCTED, name, "", plan.few_seeds, **plan.instructed)
     for name in VARIANTS:

@@ -432,6 +432,25 @@ def test_principal_components_are_those_of_the_singular_values():
 # Learning
 
 
+def test_far_actions_count_as_much_less_as_the_discount_says():
+    batch = training_batch() | {"delay": torch.zeros(B, dtype=torch.long)}
+    batch["valid"] = torch.ones_like(batch["valid"])
+    batch["actions"] = torch.zeros_like(batch["actions"])
+    losses = {}
+    for discount in (1.0, 0.5):
+        made = policy("fast", discount=discount)
+        for weight in made.regression.parameters():  # whatever is seen, the guess is that nothing is done
+            torch.nn.init.zeros_(weight)
+        for place in (0, 3):
+            changed = batch["actions"].clone()
+            changed[:, place] = 1.0
+            losses[discount, place] = made.loss(batch | {"actions": changed}, generator())["regression"].item()
+    assert losses[1.0, 0] == pytest.approx(losses[1.0, 3])
+    assert losses[0.5, 3] == pytest.approx(losses[0.5, 0] / 8)
+    with pytest.raises(ValueError, match="discount=0"):
+        policy("fast", discount=0)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_nothing_beyond_the_end_of_an_episode_is_looked_at(variant):
     made, batch = policy(variant), training_batch()
