@@ -221,8 +221,11 @@ class Flow(NetworkAgent):
 
     def _begin(self, jobs: Sequence[tuple[Any, Call]]) -> Begun:
         """Encode what is observed, and draw the noise of every job."""
+        return self._begun(jobs, self.policy.encode(self._batch(jobs, self.inputs)))
+
+    def _begun(self, jobs: Sequence[tuple[Any, Call]], context: Any) -> Begun:
+        """What precedes the steps, with the context that they share."""
         needs = [self._need(call, self.execute) for _, call in jobs]
-        context = self.policy.encode(self._batch(jobs, self.inputs))
         noise = np.stack([self._noise(memory) for memory, _ in jobs])
         return Begun(context, noise, needs, list(needs), [1] * len(jobs), [{}] * len(jobs))
 

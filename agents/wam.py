@@ -4,7 +4,8 @@
 video expert over the present frame and then steps of the action expert, which stream (``schedule=has``): the first
 action costs the pass and one step. Variants that imagine the future first are checkpoints too (``variant=idm``).
 
-Options (``wam:steps=4``): ``steps``, ``execute``, ``schedule`` and ``alpha`` are those of ``flow``. With ``imagine``
+Options (``wam:steps=4``): ``steps``, ``execute``, ``schedule`` and ``alpha`` are those of ``flow``. A
+checkpoint of the idm variant imagines in ``imagine_steps`` steps (default: its configuration's). With ``imagine``
 every plan also says which frames it foresees (``extras["imagined"]``, uint8 [T, S, S, C]) and at how many ticks after
 the observation (``extras["imagined_in"]``, int [T]): a diagnostic, with which nothing is done but to film it. With
 ``imagine=euler`` or ``heun`` it is the scheduler of that name in ``diffusers`` that makes them.
@@ -13,6 +14,7 @@ the observation (``extras["imagined_in"]``, int [T]): a diagnostic, with which n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,12 +27,20 @@ from ..models.flow.imitation import Trainer
 from ..models.flow.schedules import Schedule
 from ..models.text_encoder import embed
 from ..models.wam.config import WamConfig
+from ..models.wam.field import WamContext
 from ..models.wam.policy import WamPolicy
 from ..models.wam.train import TRAINER, text_of
-from .agent import Call
-from .flow import Begun, Flow, policy_tensors, samples_of, sampling_schedule
+from .agent import Call, Episode
+from .flow import Begun, Flow, FlowMemory, policy_tensors, samples_of, sampling_schedule
 
 _SOLVERS = {"euler": "FlowMatchEulerDiscreteScheduler", "heun": "FlowMatchHeunDiscreteScheduler"}  # of diffusers
+
+
+@dataclass(kw_only=True)
+class WamMemory(FlowMemory):
+    """As that of a flow policy, with a source of noise for what is imagined, apart from that of actions."""
+
+    video: np.random.Generator
 
 
 class Wam(Flow):
@@ -52,12 +62,16 @@ class Wam(Flow):
         schedule: Schedule,
         execute: int,
         imagine: bool | str = False,
+        imagine_steps: int | None = None,
         known: Mapping[str, Sequence[float]] | None = None,
         samples: Mapping[str, Any] | None = None,
     ) -> None:
         if imagine not in (False, True, *_SOLVERS):
             raise ValueError(f"imagine={imagine!r} is not known; choose true, false or {', '.join(_SOLVERS)}")
+        if imagine_steps is not None and (type(imagine_steps) is not int or imagine_steps < 1):
+            raise ValueError(f"imagine_steps={imagine_steps!r}, expected at least 1")
         super().__init__(policy, schedule=schedule, execute=execute, samples=samples)
+        self.imagine_steps = imagine_steps or self.config.imagine_steps
         self._solver = _SOLVERS.get(str(imagine))
         self.imagines = (self.config.picture, self.config.future) if imagine else None
         self._known = {text: np.array(vector, np.float32) for text, vector in (known or {}).items()}
@@ -72,8 +86,11 @@ class Wam(Flow):
         schedule: str | None = None,
         alpha: float | None = None,
         imagine: bool | str = False,
+        imagine_steps: int | None = None,
     ) -> Wam:
         """The agent of a checkpoint, whose tensors are ``policy.*`` and, for calibration, ``samples.*``."""
+        if not checkpoint.card.get("recipe", {}).get("actions", True):
+            raise ValueError("the checkpoint has learned video alone and cannot act; train from it with --from")
         policy = TRAINER.read(checkpoint.config, policy_tensors(checkpoint))
         sampling = checkpoint.card.get("sampling", {})
         return cls(
@@ -81,6 +98,7 @@ class Wam(Flow):
             schedule=sampling_schedule(checkpoint.card, policy.config.horizon, steps, schedule, alpha),
             execute=sampling.get("execute", policy.config.horizon) if execute is None else execute,
             imagine=imagine,
+            imagine_steps=imagine_steps,
             known=checkpoint.card.get("instructions"),
             samples=samples_of(checkpoint),
         )
@@ -90,23 +108,35 @@ class Wam(Flow):
         """What it reads of an observation; the instruction as text."""
         return {**self.config.inputs, **({"instruction": (TEXT_BYTES,)} if self.config.text else {})}
 
+    def reset(self, episode: Episode) -> WamMemory:
+        """As that of a flow policy."""
+        video = np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(3,)))
+        return WamMemory(**vars(super().reset(episode)), video=video)
+
     def _begin(self, jobs: Sequence[tuple[Any, Call]]) -> Begun:
         """As a flow policy does, and what every job foresees if it is to say so."""
-        begun = super()._begin(jobs)
+        seen, noise = self._batch(jobs, self.inputs), None
+        if self.config.variant != "fast" or self.imagines is not None:
+            drawn = [memory.video.standard_normal(self.config.video_shape, np.float32) for memory, _ in jobs]
+            noise = torch.from_numpy(np.stack(drawn)).to(self.policy.device)
+        context = self.policy.encode(seen, noise, self.imagine_steps)
+        begun = self._begun(jobs, context)
         if self.imagines is None:
             return begun
-        noise = [self.policy.video_noise(1, torch.Generator().manual_seed(0)) for _ in jobs]
-        seen = self._batch(jobs, self.inputs)
-        frames = self.policy.imagine(seen, noise=torch.cat(noise), solver=self._make_solver()).cpu().numpy()
-        ahead = np.array(self.config.future)
+        frames, ahead = self._foreseen(seen, noise, context).cpu().numpy(), np.array(self.config.future)
         return begun._replace(extras=[{"imagined": one, "imagined_in": ahead} for one in frames])
 
-    def _make_solver(self) -> Any:
-        if self._solver is None:
-            return None
-        import diffusers
+    def _foreseen(self, seen: Mapping[str, Tensor], noise: Tensor | None, context: WamContext) -> Tensor:
+        """Frames of the future: those that are acted on, in the variants that act on any."""
+        if self._solver is not None:
+            import diffusers
 
-        return getattr(diffusers, self._solver)(shift=self.config.shift)
+            solver = getattr(diffusers, self._solver)(shift=self.config.shift)
+            return self.policy.imagine(seen, self.imagine_steps, noise, solver)
+        if context.imagined is not None:
+            return self.policy.latent.decode(context.imagined)
+        steps = self.schedule.steps if self.config.variant == "joint" else self.imagine_steps
+        return self.policy.imagine(seen, steps, noise)
 
     def _batch(self, jobs: Sequence[tuple[Any, Call]], keys: Iterable[str]) -> dict[str, Tensor]:
         """The observations of several calls as one batch; an instruction is its embedding."""

@@ -126,12 +126,12 @@ class WamPolicy(ActionFlow):
         """Noise [size, T, G, d] of which so many futures can be imagined."""
         return torch.randn(size, *self.config.video_shape, generator=generator).to(self.device, self.dtype)
 
-    def encode(self, observation: Observation, noise: Tensor | None = None) -> WamContext:
+    def encode(self, observation: Observation, noise: Tensor | None = None, steps: int | None = None) -> WamContext:
         """Encode a batch of observations, once a plan; for the idm variant that is to imagine what follows.
 
-        ``noise`` [B, T, G, d] is where imagined video begins (default: the same for every sample and call); the fast
-        variant needs none. Raises ``ValueError`` naming a key that is missing or of another shape, and for noise of
-        another shape.
+        ``noise`` [B, T, G, d] is where imagined video begins (default: the same for every sample and call), and
+        ``steps`` how many are taken from there (default: ``config.imagine_steps``); the fast variant needs neither.
+        Raises ``ValueError`` naming a key that is missing or of another shape, and for noise of another shape.
         """
         context = self._context(observation)
         if self.config.variant == "fast":
@@ -139,7 +139,7 @@ class WamPolicy(ActionFlow):
         noise = self._noise(len(context), noise)
         if self.config.variant == "joint":
             return replace(context, noise=noise)
-        *_, (_, imagined) = self._dream(context, noise, self.config.imagine_steps)
+        *_, (_, imagined) = self._dream(context, noise, steps or self.config.imagine_steps)
         return replace(context, cache=self.velocity.remember(context, imagined), imagined=imagined)
 
     def imagine(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -140,11 +142,13 @@ class Bench:
         from ..registry import load
 
         path = weights(self.folder, job.training.env, job.training.network, job.training.seed)
-        digest = load_card(path)["weights"]["sha256"]
-        kept = path.with_name(f"{path.name}.{job.function.rpartition(':')[2]}.json")
-        if kept.is_file() and (found := json.loads(kept.read_text()))["weights"] == digest:
+        function = load(job.function)
+        code = hashlib.sha256(inspect.getsource(inspect.getmodule(function)).encode())  # type: ignore[arg-type]
+        made_of = [load_card(path)["weights"]["sha256"], code.hexdigest()]
+        kept = path.with_name(f"{path.name}.{function.__name__}.json")
+        if kept.is_file() and (found := json.loads(kept.read_text()))["made_of"] == made_of:
             return found
-        found = {**load(job.function)(path, job.training.env), "weights": digest}
+        found = {**function(path, job.training.env), "made_of": made_of}
         kept.write_text(json.dumps(found))
         return found
 

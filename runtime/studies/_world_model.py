@@ -70,17 +70,18 @@ def _probe(policy: Any, env: Any) -> dict[str, float]:
     """Where agent and disc are, told from one frame by ridge regression."""
     import torch
 
-    frames, places = [], []
+    from ...models.text_encoder import embed
+
+    frames, places, said = [], [], []
     for seed in range(FIRST_SEED, FIRST_SEED + LAYOUTS):
         observation, _ = env.reset(seed=seed)
         frames.append(observation["pixels"])
         places.append([c for place in env.unwrapped.places.values() for c in place])
+        said.append(observation["instruction"])
     pictures, truth = torch.from_numpy(np.stack(frames)), np.array(places)
-    silent = torch.zeros(LAYOUTS, policy.config.text) if policy.config.text else None
-    seen = {policy.config.picture: pictures} | ({"instruction": silent} if silent is not None else {})
     latents = policy.latent(pictures)
-    context = policy.velocity.context(latents, policy.condition(None, silent))
-    assert seen and context.present is not None
+    context = policy.velocity.context(latents, policy.condition(None, torch.from_numpy(embed(said))))
+    assert context.present is not None
     left = context.present.values[-1].transpose(1, 2).flatten(1)  # of the last layer, what actions attend to
     return {"probe_m": _told(left.numpy(), truth), "pixels_m": _told(latents.flatten(1).numpy(), truth)}
 

@@ -21,15 +21,20 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 VARIANTS = ("fast", "joint", "idm")
+KEPT = ", frame kept"  # where the present frame is computed once a plan and not at every step: the same comes out
 
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of plans [calls] of each variant, made in turns, and by how much the cost model says they differ."""
+    """Milliseconds of plans [calls] of each variant, made in turns.
+
+    ``first_ms`` is that of the fast variant until its first action, streaming; ``predicted`` is how many times as much
+    as the fast one each variant computes.
+    """
 
     parameters: int
     plan_ms: Mapping[str, np.ndarray]
-    first_ms: np.ndarray  # of the fast variant, until its first action, streaming
+    first_ms: np.ndarray
     predicted: Mapping[str, float]
 
 
@@ -52,6 +57,7 @@ def plan_times(size: str, calls: int, seed: int) -> Times:
     from ...models.wam.cost import plan_cost
 
     policies = {variant: _policy(variant, seed, SIZES[size]) for variant in VARIANTS}
+    policies |= {f"{name}{KEPT}": _policy(name, seed, SIZES[size], reuse_first=True) for name in VARIANTS[1:]}
     config = policies["fast"].config
     draw = torch.Generator().manual_seed(seed)
     picture = torch.randint(0, 256, (1, *config.pictures["pixels"]), generator=draw, dtype=torch.uint8)
@@ -61,7 +67,7 @@ def plan_times(size: str, calls: int, seed: int) -> Times:
     streamed = HorizonAwareSchedule(config.horizon, STEPS, 0.8)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    taken: dict[str, list[float]] = {name: [] for name in (*VARIANTS, "first")}
+    taken: dict[str, list[float]] = {name: [] for name in (*policies, "first")}
     try:
         with torch.inference_mode():
             for call in range(calls + 2):
@@ -76,21 +82,23 @@ def plan_times(size: str, calls: int, seed: int) -> Times:
                         taken[name].append(1e3 * (time.perf_counter() - began))
     finally:
         torch.set_num_threads(threads)
-    cost = plan_cost(config, STEPS)
+    predicted = {}
+    for name, policy in policies.items():
+        cost = plan_cost(policy.config, STEPS)
+        predicted[name] = {"fast": cost.fast, "joint": cost.joint, "idm": cost.idm}[policy.config.variant] / cost.fast
     return Times(
         sum(p.numel() for p in policies["fast"].parameters()),
-        {name: np.array(taken[name]) for name in VARIANTS},
+        {name: np.array(taken[name]) for name in policies},
         np.array(taken["first"]),
-        {"joint": cost.joint_over_fast, "idm": cost.idm_over_fast},
+        predicted,
     )
 
 
 def identities(seed: int) -> dict[str, float]:
-    """What must be nothing, or something, in float64, with random weights; the largest difference of each.
+    """The largest change of the actions' velocity, in float64, with random weights.
 
-    ``fast without future``: the actions' velocity in the pass of training less that of the path without any future.
-    ``fast, another future`` and ``joint, another future``: what a different future changes in it, of which the former
-    must be nothing and the latter not.
+    ``fast without future``: from the pass of training to the path without any future; ``fast, another future`` and
+    ``joint, another future``: from one noisy future to another. Only the last one may be anything but rounding.
     """
     import torch
 

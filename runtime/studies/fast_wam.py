@@ -5,26 +5,34 @@ of five billion weights: without imagination at test time nothing is lost (-1.2 
 video much is (8.0 and 4.1 points), and a plan takes 190 ms (110 in the conference's abstract) in place of 580 and 810.
 No seeds or intervals are published. Measured here, with models of a third of a million weights:
 
-- PixelReach-v0 with one disc, from few demonstrations, starting like the paper from a model that was pre-trained on
-  video (without actions): the fast, joint and imagine-then-act (idm) variants and no co-training, from the same start,
-  in the same steps; no co-training also for as long as co-training takes. Three controls at the same cost ask what it
-  is about video that helps: reconstructing the *present* frame, foreseeing the *shuffled* future of another episode,
-  and telling the actions from future frames (*inverse* dynamics). Without pre-training, and other weights of the
-  video, beside them.
-- PixelReach-v0 with three discs and an instruction, from many demonstrations and without pre-training.
+- PixelReach-v0 with one disc, from few demonstrations, starting from a model that learned video alone: the fast, joint
+  and imagine-then-act (idm) variants and no co-training, from the same start, in the same steps; no co-training also
+  for as long as co-training takes. Three controls at the same cost ask what it is about video that helps:
+  reconstructing the *present* frame, foreseeing the *shuffled* future of another episode, and telling the actions from
+  future frames (*inverse* dynamics). The video counts as much as the actions, as published; other weights, and no
+  pre-training, beside that.
+- PixelReach-v0 with three discs and an instruction, without pre-training.
 - What a network knows: the error of its actions on episodes that it was not trained on, how much better imagined frames
-  are than the last one seen, and how well a linear map finds agent and disc in what it attends to.
-- The time of a plan of each variant, in turns in one process, beside a count of operations.
-- PixelIntercept-v0, where a ball is kicked aside in flight, on the virtual clock under the published latencies, each
-  variant in the best of three ways to act meanwhile; the fast one as late as the others, for what delay alone does;
-  and streaming its plans (FASTER), with which nobody has published it.
+  are than the last one seen, and how well a linear map finds agent and disc in what actions attend to.
+- The time of a plan of each variant, in turns in one process, beside a count of operations; the imagining variants in
+  the faster of two forms.
+- PixelIntercept-v0, where a ball is kicked aside in flight, on the virtual clock under the published latencies. Each
+  row acts meanwhile in the best of three ways, chosen on other episodes. The fast variant as late as the others shows
+  what delay alone does; the others with as few steps as fit into the time of fast are the fair rivals that the paper
+  leaves out; streaming the plans of the fast variant (FASTER) has not been published.
 
-The published latencies are one number a variant. They are divided into seeing and steps as if a step of video took as
-long alone as together with actions (see the profiles): that only matters to what streams.
+What speaks against Fast-WAM is a fast variant that is worse than the imagining ones by more than 5 points, or no better
+than without co-training at any number of demonstrations, or than the control that reconstructs the present. Claims
+about success are void where neither side has learned the task.
 
-What speaks against Fast-WAM is a fast variant that is worse than the imagining ones, or no better than without
-co-training at any number of demonstrations, or no better than the control that reconstructs the present. Claims about
-success are void where no variant has learned the task.
+Limits. The latencies are inputs: even the expert, with plans that take 6, 18 and 25 ticks, succeeds in .88, .18 and
+.05 of the episodes of PixelIntercept-v0. They are one number a variant, divided into seeing and steps as if a step of
+video took as long alone as together with actions (see the profiles; a model that counts operations cannot be made to
+agree with all three). That only matters to what streams, which is also run with most of the time spent on seeing. The
+video models are pre-trained on the expert's own episodes, five times as many as the most demonstrations: they have
+seen how the task is done, though not what was commanded. All variants have a summary of the present frame that the
+paper's do not have (see :class:`WamConfig`), without which none of them learns from so few demonstrations; it is a way
+around the video. Intervals are drawn over three trainings or two, which is few.
 """
 
 from __future__ import annotations
@@ -36,6 +44,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...models.spec import parse_spec
 from ..executor import Execution
 from ..latency import profile
 from ..reaction import arrivals_s, min_execution_horizon
@@ -43,7 +52,7 @@ from ..statistics import Estimate, mean, paired_difference, rate
 from ..study import Claim, Lab, Scale, Study, Table
 from ._timing import FREE, TICK_S
 from ._trials import Cell, Outcome, Reading, Training, carry_out
-from ._world_model_plans import SIZES, VARIANTS, Times, identities, plan_times
+from ._world_model_plans import KEPT, SIZES, VARIANTS, Times, identities, plan_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,8 +88,10 @@ LATENCY = {FAST: "fastwam-5090", JOINT: "fastwam-joint-5090", IDM: "fastwam-idm-
 IMAGINING = (JOINT, IDM)
 MODES = ("sync", "async", "prefix")
 SYNC_TICKS = 10  # executed before the robot stops to think again
-CHUNK, STEPS, ALPHA = 32, 10, 0.8  # of a plan, by PixelIntercept's recipe
-WHOLE, STREAMED = "schedule=constant", "schedule=has"
+CHUNK = 32  # actions of a plan, by PixelIntercept's recipe
+TUNING, FIRST_TUNED = 48, 1_000_000  # episodes on which the way to act meanwhile is chosen
+WHOLE, STREAMED = "schedule=constant,steps=10", "schedule=has,steps=10,alpha=0.8"
+THREE, ONE = "schedule=constant,steps=3", "schedule=constant,steps=10,imagine_steps=1"
 
 
 @dataclass(frozen=True)
@@ -95,14 +106,19 @@ class Row:
 
 ROWS = (
     *(Row(f"{name}, no latency", name, ZERO) for name in VARIANTS),
+    Row("fast, streamed, no latency", FAST, ZERO, STREAMED),
+    Row("joint, 3 steps, no latency", JOINT, ZERO, THREE),
+    Row("idm, imagining in 1 step, no latency", IDM, ZERO, ONE),
     Row("fast, 190 ms", FAST, LATENCY[FAST]),
     Row("fast, 110 ms", FAST, QUICKER),
     Row("joint, 580 ms", JOINT, LATENCY[JOINT]),
     Row("idm, 810 ms", IDM, LATENCY[IDM]),
     Row("fast, as late as joint", FAST, LATENCY[JOINT]),
     Row("fast, as late as idm", FAST, LATENCY[IDM]),
-    Row("fast, streamed, no latency", FAST, ZERO, STREAMED),
+    Row("joint, 3 steps, 174 ms", JOINT, LATENCY[JOINT], THREE),
+    Row("idm, imagining in 1 step, 288 ms", IDM, "encode_ms=116,evaluation_ms=17.2", ONE),
     Row("fast, 190 ms, streamed", FAST, LATENCY[FAST], STREAMED),
+    Row("fast, 190 ms, most of it to see, streamed", FAST, "encode_ms=100,evaluation_ms=9", STREAMED),
     Row("fast, 110 ms, streamed", FAST, QUICKER, STREAMED),
 )
 
@@ -145,7 +161,7 @@ FULL = Plan(
         "lr": 4e-3,
         "video_weight": 1.0,
     },
-    instructed={"demonstrations": 1000, "steps": 1200},
+    instructed={"steps": 1200},
     intercepting={},
     few_seeds=(0, 1),
     episodes=200,
@@ -167,7 +183,7 @@ def run(scale: Scale, lab: Lab) -> Study:
     plan = QUICK if scale == "quick" else FULL
     lab.tell("plans of random weights", 0, 1)
     times = {size: plan_times(size, calls, lab.seed) for size, calls in plan.calls.items()}
-    exact = identities(lab.seed)
+    _check(identities(lab.seed))
     networks = _networks(plan, lab.seed)
     trainings = [one for ones in networks.values() for one in ones]
     carry_out(list({one.start: None for one in trainings if one.start}), lab, "pre-training")
@@ -183,7 +199,6 @@ def run(scale: Scale, lab: Lab) -> Study:
         "fast_wam",
         scale,
         (
-            *_exact_claims(exact),
             *_time_claims(times),
             *_reach_claims(plan, reached, known),
             *_late_claims(caught),
@@ -252,30 +267,44 @@ def _run(cells: dict[Cell, tuple[str, ...]], lab: Lab, word: str) -> Runs:
 def _reach(plan: Plan, networks: Networks, lab: Lab) -> Runs:
     """Episodes of PixelReach, where the world waits; without trainings, of the policy that ships."""
     cells: dict[Cell, tuple[str, ...]] = {
-        Cell(env, "wam", one.network, "", one.seed, plan.episodes): (env, name, apart)
+        Cell(env, "wam", one.network, WHOLE, one.seed, plan.episodes): (env, name, apart)
         for (env, name, apart), ones in networks.items()
         if env != INTERCEPT
         for one in ones
     }
     if not cells:
-        cells = {Cell(INSTRUCTED, "wam", "!", "", 0, plan.episodes): (INSTRUCTED, FAST, "")}
+        cells = {Cell(INSTRUCTED, "wam", "!", WHOLE, 0, plan.episodes): (INSTRUCTED, FAST, "")}
     return _run(cells, lab, "reaching")
 
 
 def _intercept(plan: Plan, networks: Networks, lab: Lab) -> Runs:
-    """Episodes of PixelIntercept, under every latency and in every way to act meanwhile.
+    """Episodes of PixelIntercept under every latency, each row in the way to act meanwhile that served it best before.
 
     Without trainings they are those of the policy that ships, which is of the fast variant.
     """
+
+    def cell(row: Row, mode: str, network: str, seed: int) -> Cell:
+        execution = _execution(row, mode)
+        return Cell(INTERCEPT, "wam", network, row.sampling, seed, plan.episodes, row.profile, execution)
+
+    trained = {
+        row: [(one.network, one.seed) for one in networks.get((INTERCEPT, row.network, ""), [])]
+        or [("!", 0)] * (row.network == FAST)
+        for row in ROWS
+    }
+    tried: dict[Cell, tuple[str, ...]] = {
+        replace(cell(row, mode, *one), episodes=min(TUNING, plan.episodes), first_seed=FIRST_TUNED): (row.name, mode)
+        for row, ones in trained.items()
+        if row.profile != ZERO
+        for one in ones
+        for mode in MODES
+    }
+    before = _run(tried, lab, "choosing how to act meanwhile")
     cells: dict[Cell, tuple[str, ...]] = {}
-    for row in ROWS:
-        trained = [(one.network, one.seed) for one in networks.get((INTERCEPT, row.network, ""), [])]
-        if not trained and row.network == FAST:
-            trained = [("!", 0)]
-        for network, seed in trained:
-            for mode in MODES if row.profile != ZERO else ("async",):
-                cell = Cell(INTERCEPT, "wam", network, row.sampling, seed, plan.episodes, row.profile)
-                cells[replace(cell, execution=_execution(row, mode))] = (row.name, mode)
+    for row, ones in trained.items():
+        score = {mode: float(_success(before, row.name, mode).mean()) for mode in MODES if (row.name, mode) in before}
+        mode = max(score, key=lambda mode: score[mode]) if score else "async"
+        cells |= {cell(row, mode, *one): (row.name, mode) for one in ones}
     return _run(cells, lab, "intercepting")
 
 
@@ -287,8 +316,9 @@ def _execution(row: Row, mode: str) -> Execution:
         return Execution(mode="async", horizon=FREE)
     from ...models.flow.schedules import make_schedule, ready_after
 
-    ready = ready_after(make_schedule(row.sampling.removeprefix("schedule="), CHUNK, STEPS, ALPHA).taus())
-    horizon = min_execution_horizon(arrivals_s(profile(row.profile), ready), TICK_S)
+    options: dict[str, Any] = dict(parse_spec(f"wam:{row.sampling}").options)
+    schedule = make_schedule(options["schedule"], CHUNK, options["steps"], options.get("alpha", 0.6))
+    horizon = min_execution_horizon(arrivals_s(profile(row.profile), ready_after(schedule.taus())), TICK_S)
     assert horizon is not None  # no chunk is over before it arrives
     return Execution(mode=mode, horizon=horizon)  # type: ignore[arg-type]
 
@@ -316,37 +346,39 @@ def _success(runs: Runs, *key: str) -> np.ndarray:
     return np.stack([outcome.success for outcome in runs[key]]).astype(float)
 
 
-def _exact_claims(exact: dict[str, float]) -> list[Claim]:
-    def is_nothing(name: str, text: str) -> Claim:
-        return Claim.judge(text, Estimate(exact[name], exact[name], exact[name], 1), at_most=1e-12)
+def _unlearned(least: float, **reached: np.ndarray) -> str:
+    """Why nothing is said of these: none of them has learned the task; empty where one has."""
+    means = {name: float(values.mean()) for name, values in reached.items()}
+    if max(means.values()) >= least:
+        return ""
+    return f"not learned: success {', '.join(f'{mean:.2f} ({name})' for name, mean in means.items())}, expected {least}"
 
-    joint = exact["joint, another future"]
-    return [
-        is_nothing(
-            "fast without future", "Largest change of an action's velocity when the future is left out (float64)"
-        ),
-        is_nothing("fast, another future", "Fast variant: largest change of it when the noisy future is another one"),
-        Claim.judge(
-            "Joint variant: the same change, which must be there", Estimate(joint, joint, joint, 1), at_least=1e-6
-        ),
-    ]
+
+def _check(exact: dict[str, float]) -> None:
+    """Without these nothing here would be about Fast-WAM."""
+    if (
+        max(exact["fast without future"], exact["fast, another future"]) > 1e-12
+        or exact["joint, another future"] < 1e-6
+    ):
+        raise AssertionError(f"the masks are not those of the variants: {exact}")
 
 
 def _time_claims(times: dict[str, Times]) -> list[Claim]:
+    """At the second size: of the first, kernels take more time to be called than to compute."""
+    size = list(SIZES)[1]
+    found = times[size]
     claims = []
-    wide = list(SIZES)[1]
-    for size, found in times.items():
-        for name, paper, least in ((JOINT, "580/190 = 3.05", 3.05), (IDM, "810/190 = 4.3; over 6", 4.3)):
-            ratio = _times_as_long(found.plan_ms[name], found.plan_ms[FAST])
-            text = f"A plan of {name} over one of fast, {size} (predicted {found.predicted[name]:.1f})"
-            claims.append(Claim.judge(text, ratio, at_least=least if size == wide else 1.0, paper=paper))
+    for name, paper, least in ((JOINT, "580/190 = 3.05", 3.05), (IDM, "810/190 = 4.26; over 6", 4.26)):
+        best = min((name, f"{name}{KEPT}"), key=lambda one: float(np.median(found.plan_ms[one])))
+        ratio = _times_as_long(found.plan_ms[best], found.plan_ms[FAST])
+        text = f"A plan of {best} over one of fast, {size} (operations: {found.predicted[best]:.1f})"
+        claims.append(Claim.judge(text, ratio, at_least=least, paper=paper))
     return claims
 
 
 def _times_as_long(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
     """The ratio of two medians of times that were taken in turns."""
-    draw = np.random.default_rng(0)
-    rows = draw.integers(len(ours), size=(2000, len(ours)))
+    rows = np.random.default_rng(0).integers(len(ours), size=(2000, len(ours)))
     ratios = np.median(ours[rows], axis=1) / np.median(theirs[rows], axis=1)
     low, high = np.quantile(ratios, [0.025, 0.975])
     return Estimate(float(np.median(ours) / np.median(theirs)), float(low), float(high), len(ours))
@@ -355,47 +387,57 @@ def _times_as_long(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
 def _reach_claims(plan: Plan, runs: Runs, known: Readings) -> list[Claim]:
     if not plan.seeds:
         return []
-    claims = []
     sizes = [_of(size) for size in plan.sizes]
 
-    def pooled(name: str) -> np.ndarray:
-        return np.concatenate([_success(runs, REACH, name, size) for size in sizes], axis=1)
+    def success(name: str) -> np.ndarray:
+        """Over all numbers of demonstrations, so that a column is still an episode."""
+        return np.mean([_success(runs, REACH, name, size) for size in sizes], axis=0)
 
-    def error(name: str) -> np.ndarray:
-        errors = [[one["action_error"] for one in known[REACH, name, size]] for size in sizes]
-        return np.concatenate(np.array(errors), axis=1)
+    def read(name: str, what: str) -> np.ndarray:
+        return np.mean([[one[what] for one in known[REACH, name, size]] for size in sizes], axis=0)
 
-    best = max(float(_success(runs, REACH, name, sizes[-1]).mean()) for name in NETWORKS)
-    void = "" if best >= LEARNED else f"the best network reaches {best:.2f} with {sizes[-1]}, expected {LEARNED}"
+    claims = []
     for size in sizes:
-        gain = paired_difference(_success(runs, REACH, FAST, size), _success(runs, REACH, NONE, size))
+        ours, theirs = (_success(runs, REACH, name, size) for name in (FAST, NONE))
         text = f"One disc, {size}: success with co-training less without"
-        claims.append(_judge(void, text, gain, above=0.0, paper="+.080 (RoboTwin), +.041 (LIBERO)"))
-    where = f"One disc, {', '.join(str(size) for size in plan.sizes)} demonstrations together"
+        void = _unlearned(LEARNED, ours=ours, theirs=theirs)
+        claims.append(
+            _judge(void, text, paired_difference(ours, theirs), above=0.0, paper="+.080 (RoboTwin), +.041 (LIBERO)")
+        )
+    where = f"One disc, mean of {' and '.join(map(str, plan.sizes))} demonstrations"
     for other, what in (
         (LONGER, "without co-training but for as long"),
         *((name, f"with the control {name!r}, at equal cost") for name in CONTROLS),
     ):
         text = f"{where}: success with co-training less {what}"
-        claims.append(_judge(void, text, paired_difference(pooled(FAST), pooled(other)), above=0.0))
-    imagining = max(IMAGINING, key=lambda name: float(pooled(name).mean()))
-    text = f"{where}: success of fast less the better of joint and idm ({imagining})"
-    gain = paired_difference(pooled(FAST), pooled(imagining))
-    claims.append(_judge(void, text, gain, at_least=-BELOW, paper="-.012 to +.009"))
+        void = _unlearned(LEARNED, ours=success(FAST), theirs=success(other))
+        claims.append(_judge(void, text, paired_difference(success(FAST), success(other)), above=0.0))
+    claims.append(_as_good(where, {name: success(name) for name in (FAST, *IMAGINING)}))
     for other in (NONE, "present"):
         text = f"{where}: error of actions on other episodes, {other} less co-training"
-        claims.append(Claim.judge(text, paired_difference(error(other), error(FAST)), above=0.0))
-    gain = paired_difference(_success(runs, REACH, FAST, _of(plan.most)), _success(runs, REACH, FAST, SCRATCH))
-    text = f"One disc, {_of(plan.most)}: success of fast with video pre-training less without"
-    claims.append(_judge(void, text, gain, above=0.0))
-    better = np.array([one["mean_db"] - one["still_db"] for size in sizes for one in known[REACH, FAST, size]])
-    text = "What is foreseen, on other episodes: PSNR (dB) of the mean forecast less that of nothing moving"
-    claims.append(Claim.judge(text, _mean(better), above=0.0))
-    closer = np.array([[one["probe_m"] for one in known[REACH, name, size]] for name in (NONE, FAST) for size in sizes])
-    half = len(sizes)
-    text = "Where things are, told from what actions attend to: error (m) without co-training less with"
-    claims.append(Claim.judge(text, _mean((closer[:half] - closer[half:]).ravel()), above=0.0))
-    return claims + _instructed_claims(plan, runs)
+        gain = paired_difference(read(other, "action_error"), read(FAST, "action_error"))
+        claims.append(Claim.judge(text, gain, above=0.0))
+    text = f"{where}: PSNR (dB) of what is imagined less that of nothing moving, on other episodes"
+    claims.append(Claim.judge(text, _mean(read(FAST, "foreseen_db") - read(FAST, "still_db")), above=0.0))
+    text = f"{where}: where things are, told from what actions attend to, error (m) without co-training less with"
+    claims.append(Claim.judge(text, _mean(read(NONE, "probe_m") - read(FAST, "probe_m")), above=0.0))
+    three = {name: _success(runs, INSTRUCTED, name, "") for name in (FAST, NONE, *IMAGINING)}
+    where = "Three discs, no pre-training"
+    void = _unlearned(LEARNED, ours=three[FAST], theirs=three[NONE])
+    text = f"{where}: success with co-training less without"
+    gain = paired_difference(three[FAST], three[NONE])
+    claims.append(_judge(void, text, gain, above=0.0, paper="+.080 (RoboTwin), +.041 (LIBERO)"))
+    claims.append(_as_good(where, three))
+    return claims
+
+
+def _as_good(where: str, success: dict[str, np.ndarray]) -> Claim:
+    """Whether nothing is lost without imagination."""
+    best = max(IMAGINING, key=lambda name: float(success[name].mean()))
+    void = _unlearned(LEARNED, ours=success[FAST], theirs=success[best])
+    text = f"{where}: success of fast less the better of joint and idm ({best}), not worse by more than {BELOW}"
+    gain = paired_difference(success[FAST], success[best])
+    return _judge(void, text, gain, at_least=-BELOW, paper="-.012 to +.009")
 
 
 def _mean(values: np.ndarray) -> Estimate:
@@ -404,63 +446,42 @@ def _mean(values: np.ndarray) -> Estimate:
     return found
 
 
-def _instructed_claims(plan: Plan, runs: Runs) -> list[Claim]:
-    success = {name: _success(runs, INSTRUCTED, name, "") for name in (FAST, NONE, JOINT, IDM)}
-    best = max(float(values.mean()) for values in success.values())
-    void = "" if best >= LEARNED else f"the best network reaches {best:.2f}, expected {LEARNED}"
-    imagining = max(IMAGINING, key=lambda name: float(success[name].mean()))
-    where = f"Three discs, {plan.instructed['demonstrations']} demonstrations, no pre-training"
-    return [
-        _judge(
-            void,
-            f"{where}: success with co-training less without",
-            paired_difference(success[FAST], success[NONE]),
-            above=0.0,
-            paper="+.080, +.041",
-        ),
-        _judge(
-            void,
-            f"{where}: success of fast less the better of joint and idm ({imagining})",
-            paired_difference(success[FAST], success[imagining]),
-            at_least=-BELOW,
-            paper="-.012 to +.009",
-        ),
-    ]
-
-
-def _best(runs: Runs, name: str) -> tuple[np.ndarray, str]:
-    """The success of a row in the way to act that serves it best, and which that is."""
-    modes = [mode for row, mode in runs if row == name]
-    best = max(modes, key=lambda mode: float(_success(runs, name, mode).mean()))
-    return _success(runs, name, best), best
+def _row(runs: Runs, name: str) -> tuple[np.ndarray, str]:
+    """The success of a row, and the way to act that was chosen for it."""
+    (mode,) = (mode for row, mode in runs if row == name)
+    return _success(runs, name, mode), mode
 
 
 def _late_claims(runs: Runs) -> list[Claim]:
-    claims = []
     there = {name for name, _ in runs}
-    idle = {
-        name: float(_best(runs, f"{name}, no latency")[0].mean()) for name in VARIANTS if f"{name}, no latency" in there
-    }
-    for ours, theirs, limits in (
-        ("fast, 190 ms", "joint, 580 ms", {"above": 0.0}),
-        ("fast, 190 ms", "idm, 810 ms", {"above": 0.0}),
-        ("fast, no latency", "joint, no latency", {"at_least": -BELOW}),
-        ("fast, no latency", "idm, no latency", {"at_least": -BELOW}),
-        ("fast, 190 ms", "fast, as late as joint", {"above": 0.0}),
-        ("fast, 190 ms", "fast, as late as idm", {"above": 0.0}),
-        ("fast, 190 ms, streamed", "fast, 190 ms", {"above": 0.0}),
-        ("fast, 110 ms, streamed", "fast, 110 ms", {"above": 0.0}),
-        ("fast, streamed, no latency", "fast, no latency", {"at_least": -BELOW}),
-    ):
-        if ours not in there or theirs not in there:
-            continue
-        low = {name: value for name, value in idle.items() if value < CAUGHT and theirs.startswith(name)}
-        void = "; ".join(
-            f"{name} reaches {value:.2f} without latency, expected {CAUGHT}" for name, value in low.items()
-        )
-        (one, mode), (other, its_mode) = _best(runs, ours), _best(runs, theirs)
-        text = f"PixelIntercept: success of {ours} ({mode}) less {theirs} ({its_mode})"
-        claims.append(_judge(void, text, paired_difference(one, other), **limits))
+    claims = []
+
+    def less(ours: str, theirs: str, void: str = "", **limits: Any) -> None:
+        if ours in there and theirs in there:
+            (one, mode), (other, its_mode) = _row(runs, ours), _row(runs, theirs)
+            void = void or _unlearned(CAUGHT, **{"ours, without latency": _row(runs, idle(ours))[0]})
+            text = f"PixelIntercept: success of {ours} ({mode}) less {theirs} ({its_mode})"
+            claims.append(_judge(void, text, paired_difference(one, other), **limits))
+
+    def idle(name: str) -> str:
+        return f"{name.partition(',')[0]}, no latency"
+
+    for other in IMAGINING:
+        less("fast, no latency", f"{other}, no latency", at_least=-BELOW)
+    for other in ("joint, 580 ms", "idm, 810 ms"):
+        if other in there:
+            void = _unlearned(CAUGHT, **{f"{other}, without latency": _row(runs, idle(other))[0]})
+            less("fast, 190 ms", other, void, above=0.0)
+            cost = [_row(runs, idle(name))[0] - _row(runs, name)[0] for name in (other, "fast, 190 ms")]
+            text = f"PixelIntercept: success that {other} loses by its latency less what fast loses by 190 ms"
+            claims.append(_judge(void, text, paired_difference(*cost), above=0.0))
+    for other in ("joint, 3 steps, 174 ms", "idm, imagining in 1 step, 288 ms"):
+        less("fast, 190 ms", other, at_least=-BELOW)
+    less("fast, 190 ms", "fast, as late as joint", above=0.0)
+    for ours in ("fast, 190 ms", "fast, 110 ms"):
+        less(f"{ours}, streamed", ours, above=0.0)
+    less("fast, 190 ms, most of it to see, streamed", "fast, 190 ms", above=0.0)
+    less("fast, streamed, no latency", "fast, no latency", at_least=-BELOW)
     return claims
 
 
@@ -516,13 +537,12 @@ def _late_table(runs: Runs) -> Table:
 def _time_table(times: dict[str, Times]) -> Table:
     rows = []
     for size, found in times.items():
-        for name in VARIANTS:
-            milliseconds = found.plan_ms[name]
+        for name, milliseconds in found.plan_ms.items():
             ratio = _times_as_long(milliseconds, found.plan_ms[FAST])
             first = float(np.median(found.first_ms)) if name == FAST else None
-            predicted = found.predicted.get(name, 1.0)
-            rows.append((size, found.parameters, name, float(np.median(milliseconds)), first, ratio, predicted))
-    columns = ("size", "weights", "variant", "a plan, ms", "first action streamed, ms", "times fast", "predicted")
+            counted = found.predicted[name]
+            rows.append((size, found.parameters, name, float(np.median(milliseconds)), first, ratio, counted))
+    columns = ("size", "weights", "variant", "a plan, ms", "first action streamed, ms", "times fast", "by operations")
     return Table("Plans in ten steps, one thread", columns, tuple(rows))
 
 
@@ -531,7 +551,7 @@ def _draw_late(runs: Runs, figure: Figure) -> None:
     figure.set_size_inches(8, 0.42 * len(names) + 1.2)
     axes = figure.subplots()
     for place, name in enumerate(names):
-        success, mode = _best(runs, name)
+        success, mode = _row(runs, name)
         estimate = rate(list(success.ravel().astype(bool)))
         assert estimate is not None
         colour = {FAST: "C0", JOINT: "C1", IDM: "C3"}[name.partition(",")[0]]
@@ -542,7 +562,7 @@ def _draw_late(runs: Runs, figure: Figure) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.12)
-    axes.set_xlabel("success in PixelIntercept-v0, in the best way to act meanwhile")
+    axes.set_xlabel("success in PixelIntercept-v0 (to the right: what the robot does while the agent thinks)")
     axes.set_title("Is imagination worth its latency?", loc="left", fontsize=10)
 
 
