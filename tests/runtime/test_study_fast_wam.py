@@ -89,7 +89,6 @@ def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
         pretraining={"actions": False, "demonstrations": 8, "video_weight": 1.0, **tiny},
         instructed={"demonstrations": 8, **tiny},
         intercepting={"demonstrations": 8, "horizon": 32, **tiny},
-        few_seeds=(0,),
         episodes=3,
         calls=dict.fromkeys(list(SIZES)[:2], 3),
     )
@@ -118,7 +117,7 @@ def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
     success = {name: reached[name, "6 demonstrations"][2].mean for name in kept}
     assert gain.measured == pytest.approx(success["fast"] - success["no co-training"])
     assert gain.holds is None and "not learned" in gain.reason
-    error = claims["One disc, mean of 6 demonstrations: error of actions on other episodes, present less co-training"]
+    error = claims["One disc, 6 demonstrations: error of actions on other episodes, present less co-training"]
     errors = {name: reached[name, "6 demonstrations"][3] for name in kept}
     assert error.measured == pytest.approx(errors["present"] - errors["fast"])
     start = weights(tmp_path, fast_wam.REACH, "video", fast_wam.OTHERS)
