@@ -91,7 +91,7 @@ IMAGINING = (JOINT, IDM)
 MODES = ("sync", "async", "prefix")
 SYNC_TICKS = 10  # executed before the robot stops to think again
 CHUNK = 32  # actions of a plan, by PixelIntercept's recipe
-TUNING, FIRST_TUNED = 48, 1_000_000  # episodes on which the way to act meanwhile is chosen
+FIRST_TUNED = 1_000_000  # seed of the episodes on which the way to act meanwhile is chosen
 WHOLE, STREAMED = "schedule=constant,steps=10", "schedule=has,steps=10,alpha=0.8"
 THREE, ONE = "schedule=constant,steps=3", "schedule=constant,steps=10,imagine_steps=1"
 
@@ -132,7 +132,8 @@ class Plan:
     ``sizes`` are numbers of demonstrations with one disc, the last one that of the variations; ``few`` changes those
     trainings, ``pretraining`` those of video alone, ``instructed`` those with three discs and ``intercepting`` those in
     PixelIntercept. Those of few demonstrations are done from each of the ``seeds``, with three discs from two of them,
-    and in PixelIntercept, which takes longest, from one.
+    and in PixelIntercept, which takes longest, from one. ``rows`` are run there, and how they act meanwhile is chosen
+    on ``tuning`` other episodes.
     """
 
     seeds: tuple[int, ...]
@@ -142,7 +143,9 @@ class Plan:
     instructed: dict[str, Any]
     intercepting: dict[str, Any]
     episodes: int
+    tuning: int
     calls: dict[str, int]
+    rows: tuple[Row, ...] = ROWS
 
     @property
     def most(self) -> int:
@@ -150,7 +153,18 @@ class Plan:
         return self.sizes[-1]
 
 
-QUICK = Plan((), (), {}, {}, {}, {}, 60, dict.fromkeys(list(SIZES)[:2], 12))
+QUICK = Plan(
+    seeds=(),
+    sizes=(),
+    few={},
+    pretraining={},
+    instructed={},
+    intercepting={},
+    episodes=50,
+    tuning=16,
+    calls=dict.fromkeys(list(SIZES)[:2], 12),
+    rows=tuple(row for row in ROWS if row.network == FAST and row.profile in (ZERO, *LATENCY.values())),
+)
 FULL = Plan(
     seeds=(0, 1, 2),
     sizes=(120, 240),
@@ -166,6 +180,7 @@ FULL = Plan(
     instructed={"steps": 1200},
     intercepting={},
     episodes=200,
+    tuning=48,
     calls=dict(zip(SIZES, (200, 200, 60), strict=True)),
 )
 
@@ -291,10 +306,10 @@ def _intercept(plan: Plan, networks: Networks, lab: Lab) -> Runs:
     trained = {
         row: [(one.network, one.seed) for one in networks.get((INTERCEPT, row.network, ""), [])]
         or [("!", 0)] * (row.network == FAST)
-        for row in ROWS
+        for row in plan.rows
     }
     tried: dict[Cell, tuple[str, ...]] = {
-        replace(cell(row, mode, *one), episodes=min(TUNING, plan.episodes), first_seed=FIRST_TUNED): (row.name, mode)
+        replace(cell(row, mode, *one), episodes=plan.tuning, first_seed=FIRST_TUNED): (row.name, mode)
         for row, ones in trained.items()
         if row.profile != ZERO
         for one in ones

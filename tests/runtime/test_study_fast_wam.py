@@ -90,6 +90,7 @@ def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
         instructed={"demonstrations": 8, **tiny},
         intercepting={"demonstrations": 8, "horizon": 32, **tiny},
         episodes=3,
+        tuning=2,
         calls=dict.fromkeys(list(SIZES)[:2], 3),
     )
     kept = ("fast", "no co-training", "no co-training, as long", "joint", "idm", "present")
