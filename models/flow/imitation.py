@@ -210,8 +210,8 @@ class Trainer(Generic[R, Policy]):
                     "episodes": len(demonstrations),
                     "used": len(good),
                     "ticks": int(good.lengths.sum()),
-                    "expert_success": demonstrations.undisturbed_success,
-                    "disturbed_success": float(demonstrations.success[demonstrations.disturbed].mean()),
+                    "expert_success": _rate(demonstrations.success[~demonstrations.disturbed]),
+                    "disturbed_success": _rate(demonstrations.success[demonstrations.disturbed]),
                     "seconds": round(collected - began, 1),
                 },
                 "training": {
@@ -339,6 +339,11 @@ def _interface(env: Any, config: FlowConfig, ticks: int) -> dict[str, Any] | Non
     read = {key.partition("/")[0] for key in config.inputs}
     observation = {key: components for key, components in interface.observation.items() if key in read}
     return replace(interface, observation=observation, episode_ticks=ticks, chunk=config.horizon).to_json()
+
+
+def _rate(success: np.ndarray) -> float | None:
+    """The share of successes; ``None`` of no episodes."""
+    return float(success.mean()) if len(success) else None
 
 
 def _world(env: Any) -> str:

@@ -195,7 +195,7 @@ def carry_out(jobs: Sequence[J], lab: Lab, word: str) -> dict[J, Any]:
         lab.tell(word, len(done), len(jobs))
 
     lab.tell(word, 0, len(jobs))
-    if min(lab.workers, len(jobs)) == 1:
+    if min(lab.workers, len(jobs)) <= 1:
         bench = Bench(lab.folder)
         for job in jobs:
             take(job, bench(job))

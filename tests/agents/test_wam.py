@@ -5,10 +5,11 @@ from dataclasses import replace
 import imageio_ffmpeg
 import numpy as np
 import pytest
+import torch
 
 from palaestra.agents.agent import Call, Episode
 from palaestra.agents.wam import Wam
-from palaestra.models.checkpoint import load_card
+from palaestra.models.checkpoint import load, load_card
 from palaestra.models.text_encoder import embed
 from palaestra.models.wam.train import TRAINER
 from palaestra.runtime.registry import make_env
@@ -28,10 +29,10 @@ def weights(tmp_path_factory):
     return path
 
 
-def begin(agent):
+def begin(agent, seed=0):
     env = make_env(WORLD)
     observation, _ = env.reset(seed=0)
-    episode = Episode(0, WORLD, env.observation_space, env.action_space, env.unwrapped.interface, 10.0)
+    episode = Episode(seed, WORLD, env.observation_space, env.action_space, env.unwrapped.interface, 10.0)
     return agent.reset(episode), observation
 
 
@@ -92,3 +93,51 @@ def test_the_card_knows_the_embeddings_of_what_was_said(weights):
         *_, last = agent.plan(memory, Call({**observation, "instruction": words}))
         plans.append(last.actions)
     assert np.abs(plans[0] - plans[1]).max() > 0  # the same picture, the same noise: only the words differ
+
+
+def train(folder, name, start=None, **changes):
+    recipe = replace(TRAINER.recipe_for(WORLD), demonstrations=8, steps=2, batch=8, **changes)
+    env = make_env(WORLD)
+    path = TRAINER.train(env, recipe, folder / name, start=start)
+    env.close()
+    return path
+
+
+@pytest.mark.parametrize("variant", ["joint", "idm"])
+def test_what_is_imagined_comes_from_noise_of_the_episode_and_is_what_is_acted_on(tmp_path, variant):
+    agent = Wam.load(train(tmp_path, variant, variant=variant), imagine=True, steps=4, imagine_steps=3)
+    frames = {}
+    for seed in (0, 0, 1):
+        memory, observation = begin(agent, seed)
+        parts = list(agent.plan(memory, Call(observation)))
+        frames.setdefault(seed, []).append((parts[0].extras["imagined"].astype(int), parts[-1].actions))
+    (one, actions), (same, again) = frames[0]
+    np.testing.assert_array_equal(one, same)
+    np.testing.assert_array_equal(actions, again)
+    assert np.abs(one - frames[1][0][0]).mean() > 1
+    memory, _ = begin(agent)
+    noise = torch.from_numpy(memory.video.standard_normal(agent.config.video_shape, np.float32))[None]
+    seen = agent._batch([(memory, Call(observation))], agent.inputs)
+    steps = {"joint": 4, "idm": 3}[variant]  # those of the actions, or its own
+    np.testing.assert_array_equal(one, agent.policy.imagine(seen, steps, noise)[0].numpy())
+
+
+def test_training_goes_on_from_a_model_of_video_alone_which_cannot_act(tmp_path):
+    start = train(tmp_path, "video", actions=False, seed=3)
+    with pytest.raises(ValueError, match="video alone"):
+        Wam.load(start)
+    video = load(start)
+    still = {n: t for n, t in load(train(tmp_path, "fresh", seed=3, actions=False, lr=1e-12)).tensors.items()}
+    head = "policy.velocity.head.weight"
+    assert torch.equal(video.tensors[head], still[head]), "no action was learned from"
+    assert not torch.equal(
+        video.tensors["policy.velocity.head_video.weight"], still["policy.velocity.head_video.weight"]
+    )
+    begun = load(train(tmp_path, "begun", start=start, variant="idm", lr=1e-12))
+    fresh = load(train(tmp_path, "unbegun", variant="idm", lr=1e-12))
+    assert begun.config["variant"] == "idm" and begun.card["start"] == video.card["weights"]["sha256"]
+    for name, tensor in begun.tensors.items():
+        if "experts.video" in name or "embed_video" in name or "latent" in name:
+            torch.testing.assert_close(tensor, video.tensors[name], rtol=0, atol=1e-6)
+        elif "experts.action" in name:
+            torch.testing.assert_close(tensor, fresh.tensors[name], rtol=0, atol=1e-6)
