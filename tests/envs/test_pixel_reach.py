@@ -81,10 +81,10 @@ def test_the_picture_shows_agent_and_disc_where_they_are():
         for seed in range(10):
             seen, _ = env.reset(seed=seed)
             for _ in range(6):
-                (colour,) = env._discs
+                (_, its), (colour, target) = env.places.items()
                 agent, disc = unmix(seen["pixels"], AGENT, COLOURS[colour])
-                hidden = dist(env._agent, env._target) < 0.17 + 2 / size
-                for share, radius, centre in ((agent, 0.07, env._agent), (disc, 0.10, env._target)):
+                hidden = dist(its, target) < 0.17 + 2 / size
+                for share, radius, centre in ((agent, 0.07, its), (disc, 0.10, target)):
                     if hidden and share is disc:
                         continue
                     area, found = area_and_centre(share)
