@@ -81,7 +81,7 @@ class Flow(NetworkAgent):
         samples: Mapping[str, Any] | None = None,
     ) -> None:
         horizon = policy.config.horizon
-        if not isinstance(execute, int) or not 1 <= execute <= horizon:
+        if type(execute) is not int or not 1 <= execute <= horizon:
             raise ValueError(f"execute={execute!r}, expected 1 <= execute <= horizon={horizon} of this checkpoint")
         if guidance not in _GUIDANCE:
             raise ValueError(f"guidance={guidance!r} is not known; choose one of {', '.join(_GUIDANCE)}")

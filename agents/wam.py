@@ -68,8 +68,8 @@ class Wam(Flow):
     ) -> None:
         if imagine not in (False, True, *_SOLVERS):
             raise ValueError(f"imagine={imagine!r} is not known; choose true, false or {', '.join(_SOLVERS)}")
-        if imagine_steps is not None and (type(imagine_steps) is not int or imagine_steps < 1):
-            raise ValueError(f"imagine_steps={imagine_steps!r}, expected at least 1")
+        if imagine_steps is not None and (type(imagine_steps) is not int or not 1 <= imagine_steps <= 1000):
+            raise ValueError(f"imagine_steps={imagine_steps!r}, expected 1 to 1000")
         super().__init__(policy, schedule=schedule, execute=execute, samples=samples)
         self.imagine_steps = imagine_steps or self.config.imagine_steps
         self._solver = _SOLVERS.get(str(imagine))
