@@ -223,7 +223,7 @@ def run(scale: Scale, lab: Lab) -> Study:
         {
             "late": partial(_draw_late, caught),
             "times": partial(_draw_times, times),
-            **({"demonstrations": partial(_draw_sizes, plan, reached, known)} if reached else {}),
+            **({"demonstrations": partial(_draw_sizes, plan, reached, known)} if plan.seeds else {}),
         },
     )
 
