@@ -232,7 +232,8 @@ class Flow(NetworkAgent):
     def _batch(self, jobs: Sequence[tuple[Any, Call]], keys: Iterable[str]) -> dict[str, Tensor]:
         """The observations of several calls as one batch, with the instruction of an episode whose world is silent."""
         observations = [
-            (flatten({"instruction": memory.instruction}) if memory.instruction else {}) | flatten(call.observation)
+            ({} if memory.instruction is None else flatten({"instruction": memory.instruction}))
+            | flatten(call.observation)
             for memory, call in jobs
         ]
         return {key: torch.from_numpy(np.stack([o[key] for o in observations])).to(self.policy.device) for key in keys}

@@ -74,7 +74,7 @@ class Wam(Flow):
         self.imagine_steps = imagine_steps or self.config.imagine_steps
         self._solver = _SOLVERS.get(str(imagine))
         self.imagines = (self.config.picture, self.config.future) if imagine else None
-        self._known = {text: np.array(vector, np.float32) for text, vector in (known or {}).items()}
+        self._known = _vectors({} if known is None else known, self.config.text)
 
     @classmethod
     def from_checkpoint(  # type: ignore[override]  # its options
@@ -147,6 +147,23 @@ class Wam(Flow):
         return batch
 
     def _embedded(self, text: str) -> np.ndarray:
+        if not text.strip():
+            raise ValueError(f"instruction={text!r}, expected a sentence: this policy reads what to do")
         if text not in self._known:
             self._known[text] = embed([text])[0]
         return self._known[text]
+
+
+def _vectors(known: Any, size: int) -> dict[str, np.ndarray]:
+    """Embeddings by text, as a card states them. Raises ``ValueError`` naming the one that is none."""
+    if not isinstance(known, Mapping):
+        raise ValueError(f"instructions is a {type(known).__name__}, expected an object of texts with their embeddings")
+    vectors = {}
+    for text, numbers in known.items():
+        try:
+            vectors[text] = np.array(numbers, np.float32)
+        except (TypeError, ValueError):
+            vectors[text] = np.empty(0, np.float32)
+        if vectors[text].shape != (size,) or not np.isfinite(vectors[text]).all() or not vectors[text].any():
+            raise ValueError(f"instructions[{text!r}] is no embedding, expected {size} finite numbers, not all zero")
+    return vectors

@@ -92,8 +92,7 @@ class RemoteAgent(Agent):
         self.interface = Interface.from_json(card) if card is not None else None
         self.encode_every = int(described["encode_every"])
         self.max_delay = described.get("max_delay")
-        if imagines := described.get("imagines"):
-            self.imagines = imagines[0], tuple(imagines[1])
+        self.imagines = _imagines(described.get("imagines"))
         self._learns = bool(described["learns"])
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -299,6 +298,16 @@ def _served(connection: Connection) -> tuple[dict[str, Any], Any]:
     """Who acts over there: its description with the world that it is served for, and its interface card."""
     header = connection.welcome.header
     return {**header["agent"], "env_id": header.get("env_id")}, connection.welcome["interface"]
+
+
+def _imagines(described: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Which picture the agent over there foresees, and when. Raises ``WireError`` for what does not say that."""
+    match described:
+        case None:
+            return None
+        case [str(key), [*ahead]] if len(ahead) <= 64 and all(type(n) is int and 0 <= n <= 1_000_000 for n in ahead):
+            return key, tuple(ahead)
+    raise WireError("BAD_HEADER", f"imagines={described!r:.200}, expected a key and up to 64 numbers of ticks")
 
 
 def _part(message: Message) -> ActionPart:

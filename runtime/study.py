@@ -86,10 +86,12 @@ class Claim:
         above: float = -math.inf,
         paper: float | str | None = None,
         reason: str = "",
+        void: str = "",
     ) -> Claim:
         """A claim that holds when the whole interval keeps to the limits, and fails when all of it is beyond one.
 
-        ``above`` is a limit that does not itself belong to what is claimed: equal is not more.
+        ``above`` is a limit that does not itself belong to what is claimed: equal is not more. ``void`` says which
+        precondition was not met, and then nothing is judged; empty, where all were.
 
         Where the interval reaches across a limit, the measurement cannot tell, and the claim is void; so a busy
         machine widens an interval and does not turn a verdict round.
@@ -97,7 +99,9 @@ class Claim:
         inside = at_least <= estimate.low and above < estimate.low and estimate.high <= at_most
         outside = estimate.high < at_least or estimate.high <= above or estimate.low > at_most
         holds = True if inside else False if outside else None
-        if holds is None:
+        if void:
+            holds, reason = None, void
+        elif holds is None:
             least = max(at_least, above)
             limit = least if estimate.low <= least else at_most
             undecided = f"undecided: the interval {estimate.low:.3g} to {estimate.high:.3g} reaches across {limit:.3g}"

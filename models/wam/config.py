@@ -40,7 +40,7 @@ class WamConfig(FlowConfig):
     future. ``shift`` is that of the video's times, and ``weighted`` whether its loss is weighted by time, see
     :mod:`.scheduler`. The idm variant imagines in ``imagine_steps`` steps, and is trained with a share
     ``condition_noise`` of the futures that actions see being noisy. ``reuse_first`` computes the present frame once a
-    plan instead of at every step of imagination, as the publication does; what comes out is the same.
+    plan, and not at every step of imagination as the publication does; what comes out is the same.
 
     Raises ``ValueError`` naming the field.
     """
@@ -77,8 +77,9 @@ class WamConfig(FlowConfig):
                     f"{argument}={getattr(self, argument)!r} is not known; choose one of {', '.join(known)}"
                 )
         for argument in ("head_dim", "video_width", "patch", "imagine_steps"):
-            if not _is_whole(getattr(self, argument), 1):
-                raise ValueError(f"{argument}={getattr(self, argument)!r}, expected an integer of at least 1")
+            most = 1000 if argument == "imagine_steps" else 16_384
+            if not _is_whole(getattr(self, argument), 1) or getattr(self, argument) > most:
+                raise ValueError(f"{argument}={getattr(self, argument)!r}, expected an integer of 1 to {most}")
         if set(self.pictures) != {self.picture}:
             raise ValueError(
                 f"picture={self.picture!r} and pictures has {sorted(self.pictures)}; expected that one key: a "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from .console import err, out, progress_bar, quiet
 
@@ -49,6 +50,7 @@ def train(
         from ...models.backend import Backend
         from ...models.checkpoint import amend, name_for
         from ...models.flow.imitation import Progress
+        from ...models.training import NonFiniteLoss
         from ..registry import make_env, trainer_of
 
         torch.set_num_threads(1)  # the same bits on every machine size; the networks are small
@@ -79,6 +81,9 @@ def train(
             weights = trainer.train(world, recipe, target, backend=method, start=start, progress=show, card=made)
         except KeyboardInterrupt:
             err.print(f"[yellow]interrupted;[/] demonstrations so far are kept beside {target}", soft_wrap=True)
+            raise typer.Exit(1) from None
+        except NonFiniteLoss as error:
+            err.print(f"[red]training came to nothing:[/] {escape(str(error))}", soft_wrap=True)
             raise typer.Exit(1) from None
         world.close()
     trained_s = time.perf_counter() - began

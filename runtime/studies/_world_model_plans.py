@@ -28,14 +28,18 @@ KEPT = ", frame kept"  # where the present frame is computed once a plan and not
 class Times:
     """Milliseconds of plans [calls] of each variant, made in turns.
 
-    ``first_ms`` is that of the fast variant until its first action, streaming; ``predicted`` is how many times as much
-    as the fast one each variant computes.
+    ``first_ms`` is that of the fast variant until its first action, streaming; ``operations`` are those that the cost
+    model counts.
     """
 
     parameters: int
     plan_ms: Mapping[str, np.ndarray]
     first_ms: np.ndarray
-    predicted: Mapping[str, float]
+    operations: Mapping[str, float]
+
+    def predicted(self, name: str) -> float:
+        """How many times as much as the fast variant one computes."""
+        return self.operations[name] / self.operations["fast"]
 
 
 def _policy(variant: str, seed: int, changes: Mapping[str, Any], **more: Any) -> Any:
@@ -82,15 +86,11 @@ def plan_times(size: str, calls: int, seed: int) -> Times:
                         taken[name].append(1e3 * (time.perf_counter() - began))
     finally:
         torch.set_num_threads(threads)
-    predicted = {}
-    for name, policy in policies.items():
-        cost = plan_cost(policy.config, STEPS)
-        predicted[name] = {"fast": cost.fast, "joint": cost.joint, "idm": cost.idm}[policy.config.variant] / cost.fast
     return Times(
         sum(p.numel() for p in policies["fast"].parameters()),
         {name: np.array(taken[name]) for name in policies},
         np.array(taken["first"]),
-        predicted,
+        {name: getattr(plan_cost(one.config, STEPS), one.config.variant) for name, one in policies.items()},
     )
 
 

@@ -239,11 +239,6 @@ def _precondition(cells: Cells, env: str) -> str:
     return f"the constant policy scores {score:.3f} without latency, expected {LEARNED[env]}: it has not learned {env}"
 
 
-def _judge(void: str, text: str, estimate: Estimate, **limits: Any) -> Claim:
-    claim = Claim.judge(text, estimate, **limits)
-    return replace(claim, holds=None, reason=void) if void else claim
-
-
 def _scores(cells: Cells, plan: Plan) -> list[Claim]:
     claims = []
     for env, name, margin, paper in (
@@ -259,14 +254,15 @@ def _scores(cells: Cells, plan: Plan) -> list[Claim]:
             rivals = [method for method in RIVALS if method in world.methods]
             gain, best = _difference(cells, env, name, FASTER, rivals)
             what = f"is at most {margin} below" if margin else "scores more than"
-            limit = {"at_least": -margin} if margin else {"above": 0.0}
+            limit: dict[str, Any] = {"at_least": -margin} if margin else {"above": 0.0}
             them = f"each of {len(rivals)} ten-step asynchronous methods (best: {best})"
             text = f"{short(env)}, {name}: FASTER {what} {them}"
-            claims.append(_judge(_precondition(cells, env), text, gain, paper=paper, **limit))
+            claims.append(Claim.judge(text, gain, paper=paper, **limit, void=_precondition(cells, env)))
     for env in plan.worlds:
         loss, _ = _difference(cells, env, "zero", FASTER, [TRAINED])
         text = f"{short(env)}: without latency FASTER loses less than 0.05"
-        claims.append(_judge(_precondition(cells, env), text, loss, at_least=-0.05, paper="-.004 (LIBERO)"))
+        void = _precondition(cells, env)
+        claims.append(Claim.judge(text, loss, at_least=-0.05, paper="-.004 (LIBERO)", void=void))
     void, methods = _precondition(cells, BALL), plan.worlds[BALL].methods
     least = [min(methods, key=lambda method: float(_score(cells, BALL, name, method).mean())) for name in PROFILES]
     text = f"{short(BALL)}: share of the profiles on which the synchronous robot scores least"
@@ -363,7 +359,7 @@ def _controls(cells: Cells, plan: Plan) -> list[Claim]:
         for name in world.profiles:
             gain, best = _difference(cells, env, name, FASTER, [ONE, TWO])
             text = f"{short(env)}, {name}: FASTER scores more than plain few-step sampling (best: {best})"
-            claims.append(_judge(void, text, gain, above=0.0))
+            claims.append(Claim.judge(text, gain, above=0.0, void=void))
             gains += [] if void else [gain]
     beaten = sum(gain.low > 0 for gain in gains)
     text = f"In how many of {len(gains)} settings FASTER scores more than one and two constant steps: in one at least"
@@ -371,10 +367,12 @@ def _controls(cells: Cells, plan: Plan) -> list[Claim]:
     void = _precondition(cells, DETOUR)
     key = f"every {plan.sweep[-1]}"
     one, _ = _difference(cells, DETOUR, key, TRAINED, [ONE])
-    claims.append(_judge(void, "Two routes: ten steps score more than one, which averages them", one, above=0.0))
+    claims.append(
+        Claim.judge("Two routes: ten steps score more than one, which averages them", one, above=0.0, void=void)
+    )
     loss, _ = _difference(cells, DETOUR, key, FASTER, [TRAINED])
     text = f"Two routes, {plan.sweep[-1]} ticks a plan: FASTER is at most 0.05 below ten constant steps"
-    claims.append(_judge(void, text, loss, at_least=-0.05))
+    claims.append(Claim.judge(text, loss, at_least=-0.05, void=void))
     if SECOND[0] in plan.worlds[BALL].methods:
         for name in ("xvla-4090", "xvla-4060"):
             gain, _ = _difference(cells, BALL, name, SECOND[1], SECOND[:1])
@@ -388,7 +386,7 @@ def _controls(cells: Cells, plan: Plan) -> list[Claim]:
                 _score(cells, BALL, name, FASTER) - _score(cells, BALL, name, variant) for name in ("zero", *PROFILES)
             ]
             gain = _estimate(np.concatenate(every, axis=1))
-            claims.append(_judge("", f"What {text} adds to the score, over all profiles", gain, above=0.0))
+            claims.append(Claim.judge(f"What {text} adds to the score, over all profiles", gain, above=0.0))
     return claims
 
 

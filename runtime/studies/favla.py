@@ -332,11 +332,11 @@ def _claims(plan: Plan, cells: Cells) -> list[Claim]:
             peaks = {way: _peaks(cells, env, name, way) for way in ways}
             few, many = _static(1), _static(4)
             text = f"{where}: peak force (N) of four plans asked for a cycle less that of one"
-            claims.append(_judge(void, text, _less(peaks[many], peaks[few]), at_most=0.0))
+            claims.append(Claim.judge(text, _less(peaks[many], peaks[few]), at_most=0.0, void=void))
             for other in (way for way in EQUALS if way in ways):
                 made = [_calls(cells[env, name, way.name]) for way in (FAMI, other)]
                 text = f"{where}: peak force (N) of FAMI ({made[0]:.1f} plans/s) less {other.name} ({made[1]:.1f})"
-                claim = _judge(void, text, _less(peaks[FAMI], peaks[other]), at_most=0.0)
+                claim = Claim.judge(text, _less(peaks[FAMI], peaks[other]), at_most=0.0, void=void)
                 if (claim.holds and made[1] < (1 - APART) * made[0]) or (
                     claim.holds is False and made[1] > (1 + APART) * made[0]
                 ):
@@ -344,31 +344,26 @@ def _claims(plan: Plan, cells: Cells) -> list[Claim]:
                 claims.append(claim)
             text = f"{where}: peak force of FAMI over that of one plan a cycle"
             share = _ratio(peaks[FAMI], peaks[few])
-            claims.append(_judge(void, text, share, at_most=0.81, paper=".64 (gear), .81 (box)"))
+            claims.append(Claim.judge(text, share, at_most=0.81, paper=".64 (gear), .81 (box)", void=void))
             prefix, adapter, fixed = (_static(4, network) for network in ("prefix", "adapter", "fixed gate"))
             if prefix in ways:
                 gain = _less(_success(cells, env, name, many), _success(cells, env, name, prefix))
                 text = f"{where}: success of the gated policy less that of force in the slow pass alone"
-                claims.append(_judge(void, text, gain, above=0.0, paper="+.14 (80.8 % less 66.5 %)"))
+                claims.append(Claim.judge(text, gain, above=0.0, paper="+.14 (80.8 % less 66.5 %)", void=void))
                 ours = adapter if adapter in ways else many
                 text = f"{where}: peak force (N) of {ours.name} less that of force in the slow pass alone"
-                claims.append(_judge(void, text, _less(peaks[ours], peaks[prefix]), at_most=0.0))
+                claims.append(Claim.judge(text, _less(peaks[ours], peaks[prefix]), at_most=0.0, void=void))
             if fixed in ways:
                 text = f"{where}: peak force (N) of the gate less that of a gate fixed at one half"
-                claims.append(_judge(void, text, _less(peaks[many], peaks[fixed]), at_most=0.0))
+                claims.append(Claim.judge(text, _less(peaks[many], peaks[fixed]), at_most=0.0, void=void))
             if STREAMED in ways and name != ZERO:
                 text = f"{where}: peak force (N) of streamed plans less that of whole ones"
-                claims.append(_judge(void, text, _less(peaks[STREAMED], peaks[WHOLE]), at_most=0.0))
+                claims.append(Claim.judge(text, _less(peaks[STREAMED], peaks[WHOLE]), at_most=0.0, void=void))
     return claims
 
 
 def _under(name: str) -> str:
     return "no latency" if name == ZERO else name
-
-
-def _judge(void: str, text: str, estimate: Estimate, **limits: Any) -> Claim:
-    claim = Claim.judge(text, estimate, **limits)
-    return replace(claim, holds=None, reason=void) if void else claim
 
 
 def _ratio(ours: np.ndarray, theirs: np.ndarray) -> Estimate:

@@ -141,3 +141,26 @@ def test_training_goes_on_from_a_model_of_video_alone_which_cannot_act(tmp_path)
             torch.testing.assert_close(tensor, video.tensors[name], rtol=0, atol=1e-6)
         elif "experts.action" in name:
             torch.testing.assert_close(tensor, fresh.tensors[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        (["a"], "instructions is a list"),
+        ({"go": "x"}, r"instructions\['go'\] is no embedding"),
+        ({"go": [1.0, 2.0]}, "expected 512 finite numbers"),
+        ({"go": [0.0] * 512}, "not all zero"),
+        ({"go": [float("nan")] * 512}, "finite"),
+    ],
+)
+def test_a_card_that_says_nonsense_about_instructions_is_refused(weights, known, words):
+    checkpoint = load(weights)
+    with pytest.raises(ValueError, match=words):
+        Wam.from_checkpoint(checkpoint._replace(card={**checkpoint.card, "instructions": known}))
+
+
+def test_an_instruction_that_says_nothing_is_named(weights):
+    agent = Wam.load(weights)
+    memory, observation = begin(agent)
+    with pytest.raises(ValueError, match="instruction='   ', expected a sentence"):
+        list(agent.plan(memory, Call({**observation, "instruction": "   "})))

@@ -451,6 +451,13 @@ def test_far_actions_count_as_much_less_as_the_discount_says():
         policy("fast", discount=0)
 
 
+@pytest.mark.parametrize("change", [{"video_width": 10**9}, {"head_dim": 10**9}, {"imagine_steps": 10**12}])
+def test_sizes_have_a_bound(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"{name}={change[name]}, expected an integer of 1 to"):
+        dataclasses.replace(CONFIG, **change)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_nothing_beyond_the_end_of_an_episode_is_looked_at(variant):
     made, batch = policy(variant), training_batch()

@@ -190,3 +190,9 @@ def test_the_command_is_installed():
     if shutil.which("palaestra") is None:
         pytest.skip("the package is not installed")
     assert subprocess.run(["palaestra", "--version"], check=True, capture_output=True).returncode == 0
+
+
+def test_training_that_diverges_ends_in_a_sentence_and_code_1(palaestra, tmp_path):
+    options = ("--demonstrations", "20", "--steps", "30", "--out", str(tmp_path), "--backend", "optim=adamw:lr=1e30")
+    code, _, err = palaestra("train", "flow", "palaestra/BallIntercept-v0", *options)
+    assert code == 1 and "training came to nothing" in err and "Traceback" not in err

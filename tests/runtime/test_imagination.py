@@ -11,10 +11,11 @@ import pytest
 from gymnasium import spaces
 
 from palaestra.agents.agent import ActionPart, Agent, Call, Episode
-from palaestra.runtime import watch
+from palaestra.runtime import client, watch
 from palaestra.runtime.client import RemoteAgent
 from palaestra.runtime.clock import Lockstep, Virtual
 from palaestra.runtime.executor import Execution, Executor
+from palaestra.runtime.frame_codec import WireError
 from palaestra.runtime.imagination import Imagination
 from palaestra.runtime.latency import LatencyModel
 from palaestra.runtime.rollout import run
@@ -177,6 +178,13 @@ def test_the_film_of_an_agent_behind_a_socket_is_the_same(monkeypatch):
         agent.close()
     for (ours, _), (theirs, _) in zip(here, there, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("said", ["pixels", ["pixels"], [1, [2]], ["pixels", [-1]], ["p", [1] * 65], ["p", ["2"]]])
+def test_what_a_server_says_of_its_imagination_is_checked(said):
+    assert client._imagines(None) is None and client._imagines(["pixels", [6, 12]]) == ("pixels", (6, 12))
+    with pytest.raises(WireError, match="imagines="):
+        client._imagines(said)
 
 
 def test_who_does_not_imagine_gets_the_film_without_a_panel(monkeypatch):

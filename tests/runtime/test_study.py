@@ -107,6 +107,8 @@ def test_a_claim_is_judged_by_its_interval(low, high, holds):
     judged = Claim.judge("between five and ten", Estimate((low + high) / 2, low, high, 9), at_least=5.0, at_most=10.0)
     assert judged.holds is holds
     assert ("undecided" in judged.reason) == (holds is None)
+    void = Claim.judge("five", Estimate(5, low, high, 9), at_least=5.0, at_most=10.0, void="nothing was learned")
+    assert void.holds is None and void.reason == "nothing was learned" and void.measured == 5
 
 
 def test_what_cannot_be_a_claim_a_table_or_a_study_is_refused():

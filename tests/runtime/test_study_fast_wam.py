@@ -19,7 +19,7 @@ def test_what_is_exact_and_what_imagining_costs():
     assert exact["joint, another future"] > 1e-3
     found = plan_times("video 256 wide, 16 tokens a frame", 4, 0)
     fast = np.median(found.plan_ms["fast"])
-    assert found.predicted["joint"] > 3 and found.predicted["idm"] > found.predicted["joint"]
+    assert found.predicted("joint") > 3 and found.predicted("idm") > found.predicted("joint")
     assert np.median(found.plan_ms["joint"]) > 1.5 * fast and np.median(found.first_ms) < fast
 
 
