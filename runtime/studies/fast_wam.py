@@ -571,8 +571,8 @@ def _draw_late(runs: Runs, figure: Figure) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.12)
-    axes.set_xlabel("success in PixelIntercept-v0 (to the right: what the robot does while the agent thinks)")
-    axes.set_title("Is imagination worth its latency?", loc="left", fontsize=10)
+    axes.set_xlabel("success in PixelIntercept-v0")
+    axes.set_title("Is imagination worth its latency? (right: what the robot does meanwhile)", loc="left", fontsize=10)
 
 
 def _draw_times(times: dict[str, Times], figure: Figure) -> None:
@@ -603,7 +603,6 @@ def _draw_sizes(plan: Plan, runs: Runs, known: Readings, figure: Figure) -> None
         errors = [np.mean([one["action_error"] for one in known[REACH, name, _of(size)]]) for size in sizes]
         right.plot(sizes, errors, ms=4, **style)
     for axes, what in ((left, "success"), (right, "error of actions on other episodes")):
-        axes.set_xscale("log")
         axes.set_xticks(plan.sizes, plan.sizes)
         axes.set_xlabel("demonstrations")
         axes.set_ylabel(what)
