@@ -70,7 +70,9 @@ class FavlaMemory(FlowMemory):
 
 
 class Favla(Flow):
-    """Plans chunks with a :class:`FavlaPolicy`: slow contexts by ``encode``, plans by ``plan``.
+    """Sees slowly and plans fast with the force that is felt, more often where contact is foreseen.
+
+    The network is a :class:`FavlaPolicy`: slow contexts by ``encode``, plans by ``plan``.
 
     ``rate`` is ``None`` for the oracle, which is made for each episode. ``event_n`` is the change of the force in N
     after which a plan is made at once (``None``: never). Raises ``ValueError`` when an option is out of range.

@@ -59,7 +59,9 @@ class Begun(NamedTuple):
 
 
 class Flow(NetworkAgent):
-    """Plans chunks with a :class:`FlowPolicy`, alone or for many episodes at once.
+    """Plans chunks of actions by flow matching, from noise in a few steps.
+
+    The network is a :class:`FlowPolicy`, evaluated for one episode or for many at once.
 
     ``steps`` >= 1; ``execute`` in 1..horizon; both default to the checkpoint's card, and so do ``schedule`` and
     ``alpha``. Raises ``ValueError`` when out of range.

@@ -2,13 +2,14 @@
 
 "Fast-WAM: Do World Action Models Need Test-time Future Imagination?" (arXiv 2603.16666). A plan is one pass of the
 video expert over the present frame and then steps of the action expert, which stream (``schedule=has``): the first
-action costs the pass and one step. Variants that imagine the future first are checkpoints too (``variant=idm``).
+action costs the pass and one step. Variants that imagine the future first are checkpoints too, which
+``palaestra train wam ENV --variant idm`` (or ``joint``) makes.
 
-Options (``wam:steps=4``): ``steps``, ``execute``, ``schedule`` and ``alpha`` are those of ``flow``. A
-checkpoint of the idm variant imagines in ``imagine_steps`` steps (default: its configuration's). With ``imagine``
-every plan also says which frames it foresees (``extras["imagined"]``, uint8 [T, S, S, C]) and at how many ticks after
-the observation (``extras["imagined_in"]``, int [T]): a diagnostic, with which nothing is done but to film it. With
-``imagine=euler`` or ``heun`` it is the scheduler of that name in ``diffusers`` that makes them.
+Options (``wam:steps=4``): ``steps``, ``execute``, ``schedule`` and ``alpha`` are those of ``flow``. A checkpoint of the
+idm variant imagines in ``imagine_steps`` steps (default: its configuration's). With ``imagine`` every plan also says
+which frames it foresees (``extras["imagined"]``, uint8 [T, S, S, C]) and at how many ticks after the observation
+(``extras["imagined_in"]``, int [T]): a diagnostic, with which nothing is done but to film it, and for which the first
+action waits. With ``imagine=euler`` or ``heun`` it is the scheduler of that name in ``diffusers`` that makes them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class WamMemory(FlowMemory):
 
 
 class Wam(Flow):
-    """Plans chunks with a :class:`WamPolicy`.
+    """Acts from one look at a picture, by a world-action model that has learned to foresee pictures.
+
+    Plans chunks with a :class:`WamPolicy`.
 
     ``known`` maps instructions to their embeddings; others are embedded when they are first met, which needs the
     package of ``models.text_encoder``. ``imagines`` is, with ``imagine``, which picture of the observation every plan

@@ -156,9 +156,10 @@ class Imagination:
     def _verdict(self) -> str:
         if self.checked is None:
             return ""
-        _, psnr_db, still_db = self.checked
+        forecast, psnr_db, still_db = self.checked
         good = "exactly so" if psnr_db == inf else f"PSNR {psnr_db:.1f} dB"
-        return f"{good}, {'nothing moved' if still_db == inf else f'had nothing moved {still_db:.1f} dB'}"
+        still = "nothing moved" if still_db == inf else f"had nothing moved {still_db:.1f} dB"
+        return f"tick {forecast.due}: {good}, {still}"
 
     def _future(self) -> Iterator[_Tile]:
         """What the newest plan foresees."""

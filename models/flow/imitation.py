@@ -104,7 +104,8 @@ class Trainer(Generic[R, Policy]):
     ``make`` a new one for an environment and its demonstrations. ``windows(demonstrations, policy, recipe,
     generator)`` are its batches, and ``notes(demonstrations, policy)`` are added to the checkpoint's card. Where
     training goes on from a checkpoint, ``start(checkpoint, new)`` is the policy to train: the checkpoint's own, unless
-    it makes a ``new()`` one of it.
+    it makes a ``new()`` one of it. ``check(env)`` raises ``DemonstrationError`` for what else an environment lacks,
+    before anything is collected.
     """
 
     agent: str
@@ -115,6 +116,7 @@ class Trainer(Generic[R, Policy]):
     windows: Callable[[Demonstrations, Policy, R, np.random.Generator], Iterator[dict[str, Any]]]
     notes: Callable[[Demonstrations, Policy], Mapping[str, Any]] = lambda demonstrations, policy: {}
     start: Callable[[Loaded[Policy], Callable[[], Policy]], Policy] = lambda loaded, new: loaded.policy
+    check: Callable[[Any], None] = lambda env: None
     needs: tuple[str, ...] = ()
     expert_success: float = 0.9
 
@@ -232,6 +234,7 @@ class Trainer(Generic[R, Policy]):
         there = getattr(env.observation_space, "spaces", {})
         if missing := [key for key in self.needs if key not in there]:
             raise DemonstrationError(f"{_world(env)} sends {sorted(there)}, and {self.agent} needs {missing} too")
+        self.check(env)
 
     def _load(self, start: Path) -> Loaded[Policy]:
         """A checkpoint to go on from."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import text_encoder
-from ..data.demonstrations import DemonstrationError, Demonstrations
+from ..data.demonstrations import DemonstrationError, Demonstrations, flatten
 from ..flow.imitation import Loaded, Recipe, Trainer, fit
 from .config import WamConfig
 from .policy import WamPolicy
@@ -66,12 +66,19 @@ _OF_THE_NETWORK = (
         "video_width",
     ),
 )
+
+
+def _variants(recipe: WamRecipe) -> dict[str, WamRecipe]:
+    """The fast variant, which ships, and those that imagine first."""
+    return {"": recipe, **{name: replace(recipe, variant=name) for name in ("joint", "idm")}}
+
+
 _RECIPES = {
-    "palaestra/PixelReach-v0": {"": WamRecipe()},
+    "palaestra/PixelReach-v0": _variants(WamRecipe()),
     # Strong disturbances, because a paddle that is where it should be does not show where that is; and far actions,
     # which are answers to disturbances to come, count less.
-    "palaestra/PixelIntercept-v0": {
-        "": WamRecipe(
+    "palaestra/PixelIntercept-v0": _variants(
+        WamRecipe(
             noise=0.4,
             batch=128,
             lr=3e-3,
@@ -88,7 +95,7 @@ _RECIPES = {
             video_weight=0.5,
             future=(8,),
         )
-    },
+    ),
     # Made for one picture of 64 pixels from the wrist; a step with patches of 8 takes three times as long. A hand that
     # does not look pushes the cube about: executing 6 actions of a plan instead of 3, it lifts 85 of 100 and not all.
     "palaestra/robosuite.Lift-v0": {
@@ -124,10 +131,6 @@ def _read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> WamPolicy
 
 def _make(env: Any, good: Demonstrations, recipe: WamRecipe, generator: torch.Generator) -> WamPolicy:
     found = fit(env, good, recipe)
-    if not found["pictures"]:
-        raise DemonstrationError(
-            f"the environment sends no picture, and wam needs one; it has {sorted(good.observations)}"
-        )
     config = WamConfig(
         **found,
         picture=next(iter(found["pictures"])),
@@ -168,4 +171,16 @@ def _start(loaded: Loaded[WamPolicy], new: Callable[[], WamPolicy]) -> WamPolicy
     return policy
 
 
-TRAINER = Trainer("wam", WamRecipe(), _RECIPES, _read, _make, _windows, _notes, _start)
+def _check(env: Any) -> None:
+    """There must be a picture, and where there is an instruction, what turns it into numbers."""
+    sample = flatten(env.observation_space.sample())
+    if not any(value.ndim == 3 and value.dtype == np.uint8 for value in sample.values()):
+        raise DemonstrationError(f"the environment sends no picture, and wam needs one; it has {sorted(sample)}")
+    if "instruction" in sample or getattr(env.unwrapped, "instruction", None):
+        try:
+            text_encoder.embed(["ready"])
+        except text_encoder.TextEncoderMissing as error:
+            raise DemonstrationError(str(error)) from None
+
+
+TRAINER = Trainer("wam", WamRecipe(), _RECIPES, _read, _make, _windows, _notes, _start, _check)

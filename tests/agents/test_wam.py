@@ -9,7 +9,9 @@ import torch
 
 from palaestra.agents.agent import Call, Episode
 from palaestra.agents.wam import Wam
+from palaestra.models import text_encoder
 from palaestra.models.checkpoint import load, load_card
+from palaestra.models.data.demonstrations import DemonstrationError
 from palaestra.models.text_encoder import embed
 from palaestra.models.wam.train import TRAINER
 from palaestra.runtime.registry import make_env
@@ -164,3 +166,18 @@ def test_an_instruction_that_says_nothing_is_named(weights):
     memory, observation = begin(agent)
     with pytest.raises(ValueError, match="instruction='   ', expected a sentence"):
         list(agent.plan(memory, Call({**observation, "instruction": "   "})))
+
+
+def test_what_training_lacks_is_said_before_anything_is_collected(tmp_path, monkeypatch):
+    recipe = TRAINER.recipe_for(WORLD)
+    with pytest.raises(DemonstrationError, match="sends no picture"):
+        TRAINER.train(make_env("palaestra/BallIntercept-v0"), recipe, tmp_path / "ball")
+
+    def missing(_):
+        raise text_encoder.TextEncoderMissing("pip install 'palaestra[text]'")
+
+    monkeypatch.setattr(text_encoder, "embed", missing)
+    with pytest.raises(DemonstrationError, match=r"palaestra\[text\]"):
+        TRAINER.train(make_env(WORLD), recipe, tmp_path / "reach")
+    assert not list(tmp_path.iterdir())
+    assert TRAINER.recipe_for(WORLD, "idm") == replace(recipe, variant="idm")
