@@ -14,6 +14,10 @@ WORLDS: dict[str, tuple[str, dict]] = {
     "GuardedWipe": ("palaestra.envs.contact.guarded_wipe:GuardedWipe", {}),
     "PegInsert": ("palaestra.envs.contact.peg_insert:PegInsert", {}),
     "PixelReach": ("palaestra.envs.reach.pixel_reach:PixelReach", {}),
+    "MatchingBandit": ("palaestra.envs.decision.matching_bandit:MatchingBandit", {}),
+    "RuleDiscovery": ("palaestra.envs.decision.rule_discovery:RuleDiscovery", {}),
+    "Blicket": ("palaestra.envs.decision.blicket:Blicket", {}),
+    "BlicketMachine": ("palaestra.envs.decision.blicket_machine:BlicketMachine", {}),
     "PixelIntercept": ("palaestra.envs.dynamic.pixel_intercept:PixelIntercept", {}),
     **{
         f"robosuite.{task}": (_ARM, {"task": task})

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from .backend import Backend
 
 
 class Model(Protocol):
@@ -29,6 +32,40 @@ class Model(Protocol):
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """As ``nn.Module.parameters``."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is: ``phase`` ("demonstrations" or "training"), ``done`` of ``total``, smoothed ``losses``."""
+
+    phase: str
+    done: int
+    total: int
+    losses: Mapping[str, float] = field(default_factory=dict)
+
+
+class Trainer(Protocol):
+    """How ``palaestra train`` makes an agent: an agent's class names its own as ``trainer``.
+
+    A recipe is a frozen dataclass with ``demonstrations``, ``steps`` and ``seed``, which decides everything that chance
+    decides; the card of the checkpoint holds it, and the hash of the weights that training went on from.
+    """
+
+    def recipe_for(self, env_id: str, variant: str = "") -> Any:
+        """The recipe of the shipped checkpoint for an environment, or of a variant of it. Raises ``ValueError``."""
+
+    def train(
+        self,
+        env: Any,
+        recipe: Any,
+        out: Path,
+        *,
+        backend: Backend | None = None,
+        start: Path | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        card: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Train for an environment and write the checkpoint ``out``; returns its path."""
 
 
 class NonFiniteLoss(ArithmeticError):

@@ -23,8 +23,8 @@ from ..agents.network import NetworkAgent
 from ..envs.wrappers import PERTURBATIONS
 from ..models.backend import Backend
 from ..models.checkpoint import shipped
-from ..models.flow.imitation import Trainer
 from ..models.spec import Spec, nearest, parse_spec, split_outside_quotes
+from ..models.training import Trainer
 
 AGENTS: dict[str, str] = {
     "random": "palaestra.agents.scripted:Random",
@@ -35,6 +35,18 @@ AGENTS: dict[str, str] = {
     "flow": "palaestra.agents.flow:Flow",
     "favla": "palaestra.agents.favla:Favla",
     "wam": "palaestra.agents.wam:Wam",
+    "hybrid_rrd": "palaestra.agents.bandits.hybrid_rrd:HybridRRD",
+    "c2ucb": "palaestra.agents.bandits.c2ucb:C2UCB",
+    "comblin_ts": "palaestra.agents.bandits.comblin_ts:CombLinTS",
+    "greedy": "palaestra.agents.bandits.greedy:Greedy",
+    "epsilon_greedy": "palaestra.agents.bandits.greedy:EpsilonGreedy",
+    "explore_then_commit": "palaestra.agents.bandits.greedy:ExploreThenCommit",
+    "hypothesis": "palaestra.agents.rules.hypothesis:Hypothesis",
+    "confirmation_biased": "palaestra.agents.rules.hypothesis:ConfirmationBiased",
+    "information_gain": "palaestra.agents.rules.information_gain:InformationGain",
+    "random_test": "palaestra.agents.rules.information_gain:RandomTest",
+    "selector": "palaestra.agents.rules.selector:Selector",
+    "random_matching": "palaestra.agents.bandits.greedy:RandomMatching",
     "remote": "palaestra.runtime.client:RemoteAgent",
 }
 _ROBOTS = {
@@ -78,7 +90,7 @@ def trainer_of(name: str) -> Trainer:
     trainer = getattr(agent_class(name), "trainer", None)
     if trainer is None:
         can = [known for known in agent_names() if getattr(agent_class(known), "trainer", None)]
-        raise ValueError(f"agent {name!r} is not trained from demonstrations; these are: {', '.join(can)}")
+        raise ValueError(f"agent {name!r} cannot be trained; these can: {', '.join(can)}")
     return trainer
 
 

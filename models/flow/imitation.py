@@ -23,7 +23,7 @@ from ..data.demonstrations import TEXT_BYTES, DemonstrationError, Demonstrations
 from ..normalization import Kind
 from ..optim.adamw import AdamW
 from ..spec import parse_spec
-from ..training import Average, CosineSchedule, steps
+from ..training import Average, CosineSchedule, Progress, steps
 from .action_flow import ActionFlow
 from .config import FlowConfig
 from .schedules import make_schedule
@@ -256,16 +256,6 @@ class Trainer(Generic[R, Policy]):
             if there != shape and not (key == "instruction" and there == (TEXT_BYTES,)):  # read as whatever it became
                 raise DemonstrationError(f"the network reads {key!r} of shape {shape}, the demonstrations hold {there}")
         return policy
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where training is: ``phase`` ("demonstrations" or "training"), ``done`` of ``total``, smoothed ``losses``."""
-
-    phase: str
-    done: int
-    total: int
-    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 def _check_backend(backend: Backend, start: Path | None) -> None:

@@ -19,7 +19,7 @@ from .console import err, out, progress_bar, quiet
 
 
 def train(
-    agent: Annotated[str, typer.Argument(help="Agent that can be trained: flow, favla, wam.")],
+    agent: Annotated[str, typer.Argument(help="Agent that can be trained: flow, favla, wam, selector.")],
     env: Annotated[str, typer.Argument(help="Environment with an expert, with options: ID:pixels=32.")],
     variant: Annotated[str, typer.Option(help="A variant of the shipped recipe, such as constant.")] = "",
     demonstrations: Annotated[int | None, typer.Option(help="Episodes to collect.", min=1)] = None,
@@ -49,8 +49,7 @@ def train(
 
         from ...models.backend import Backend
         from ...models.checkpoint import amend, name_for
-        from ...models.flow.imitation import Progress
-        from ...models.training import NonFiniteLoss
+        from ...models.training import NonFiniteLoss, Progress
         from ..registry import make_env, trainer_of
 
         torch.set_num_threads(1)  # the same bits on every machine size; the networks are small

@@ -45,8 +45,9 @@ class Training:
 class Cell:
     """Episodes of an agent with ``options`` in a world; without a ``profile`` the world waits.
 
-    ``network`` is one that was trained with the ``seed``; where it ends in an exclamation mark, it is the variant of
-    that name that ships (``"!"``: the one without a name), and an empty one says that the agent has none.
+    ``network`` is one that was trained with the ``seed``, in this world or in ``trained_in``; where it ends in an
+    exclamation mark, it is the variant of that name that ships (``"!"``: the one without a name), and an empty one says
+    that the agent has none.
     """
 
     env: str
@@ -58,6 +59,7 @@ class Cell:
     profile: str = ""
     execution: Execution | None = None
     first_seed: int = 0
+    trained_in: str = ""
 
     @property
     def call(self) -> str:
@@ -155,7 +157,7 @@ class Bench:
     def _run(self, cell: Cell) -> Outcome:
         call = cell.call
         if cell.network and not cell.network.endswith("!"):
-            path = weights(self.folder, cell.env, cell.network, cell.seed)
+            path = weights(self.folder, cell.trained_in or cell.env, cell.network, cell.seed)
             call += f"{',' if ':' in call else ':'}checkpoint={path}.safetensors"
         result = run_episodes(
             cell.env,

@@ -1,0 +1,1 @@
+"""Bandits: agents that learn within an episode which matching pays."""
