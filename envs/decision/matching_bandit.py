@@ -120,7 +120,7 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._rounds, self._noise, self._gap = rounds, float(noise), float(gap)
         self._shape = (users, items, d1, d2)
         numbers = {"users": (users, d1), "items": (items, d2), "rewards": (users,)}
-        self.observation_space = spaces.Dict(
+        self.observation_space: spaces.Space = spaces.Dict(
             {key: spaces.Box(-np.inf, np.inf, shape, np.float64) for key, shape in numbers.items()}
         )
         self.action_space = spaces.MultiDiscrete([items] * users)
