@@ -18,7 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from ..interface import Interface
 
 INSTANCES = ("gaussian", "hard", "dispatcher")
-CURVE = 16  # rounds at which the regret so far is among the metrics
+CURVE = 8  # rounds at which the regret so far is among the metrics
 _LARGEST = 4096  # users or items
 
 
@@ -47,7 +47,7 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     The sum over the pairs. `info` says what nobody who plays may know: `regret` of this round, by means, and `optimal`,
     the mean reward of the best matching. At the end `score` is 1 - regret / regret of random matchings: 1 for the best
     matching in every round, 0 for random ones, below 0 for worse. `metrics`: `regret` and `optimal` over all rounds,
-    `random_regret` (expected of random matchings), and `regret_at_K` after 16 rounds K that are evenly spaced.
+    `random_regret` (expected of random matchings), and `regret_at_K` after 8 rounds K that are evenly spaced.
 
     ## Start
     Theta, features and noise are drawn from the seed. With `context="fresh"` features are drawn anew every round.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -183,7 +184,7 @@ def show(result: Any, record: Path | None) -> None:
         estimate = result.cost(name)
         if estimate:
             rows.add_row(label, f"{estimate.mean:.1f}", f"{estimate.low:.1f} to {estimate.high:.1f}", str(estimate.n))
-    for name in sorted({name for row in result.rows for name in row.metrics}):
+    for name in sorted({name for row in result.rows for name in row.metrics}, key=_natural):
         values = [row.metrics[name] for row in result.rows if name in row.metrics]
         rows.add_row(name, f"{sum(values) / len(values):.3f}", "", str(len(values)))
     out.print(rows)
@@ -199,6 +200,11 @@ def show(result: Any, record: Path | None) -> None:
         out.print(f"video: {result.video}", soft_wrap=True)
     if record:
         out.print(f"data set: {record}", soft_wrap=True)
+
+
+def _natural(name: str) -> list[Any]:
+    """A key that sorts ``regret_at_75`` before ``regret_at_112``."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 _COSTS = {
