@@ -43,6 +43,14 @@ class Episode:
     instruction: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def generator(self) -> np.random.Generator:
+        """A new generator of the agent's own chance, from the seed.
+
+        Not ``default_rng(seed)``: that is how a Gymnasium world makes its own, and an agent with the same numbers in
+        hand would foresee what the world hides.
+        """
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(2,)))
+
 
 @dataclass(frozen=True)
 class Call:

@@ -156,8 +156,7 @@ class Flow(NetworkAgent):
             seen = spaces.Dict({**seen.spaces, "instruction": spaces.Text(TEXT_BYTES)})
         check_observation_space(seen, self.inputs, self.name)
         space = check_action_space(episode.action_space, self.config.action_size, self.name)
-        # A stream of its own: the environment makes default_rng(seed) for itself.
-        generator = np.random.default_rng(np.random.SeedSequence(episode.seed, spawn_key=(2,)))
+        generator = episode.generator()
         return FlowMemory(generator, space, episode.instruction)
 
     def plan(self, memory: FlowMemory, call: Call) -> Iterator[ActionPart]:

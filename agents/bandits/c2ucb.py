@@ -15,12 +15,12 @@ _CLEARED_FIRST = 1e6  # added to the score of a pair of which next to nothing is
 
 
 class C2UCB(MatchingAgent):
-    """The best matching by expected reward plus ``scale`` times the radius of confidence times the width.
+    """Optimism for each pair: the best matching by the upper ends of intervals.
 
-    The radius is noise * sqrt(log det (V / lam) + 2 log(1 / delta)) + sqrt(lam) * norm, which theory asks for with
-    ``scale=1``; 0.1 to 0.3 are what one tunes it to. ``noise`` bounds the noise of a reward, ``norm`` the Frobenius
-    norm of Theta. ``modified`` plays pairs of a width above 1 before all others. Raises ``ValueError`` for what is out
-    of range.
+    Half an interval is ``scale`` times the radius of confidence times the width. The radius is noise * sqrt(log det (V
+    / lam) + 2 log(1 / delta)) + sqrt(lam) * norm, which theory asks for with ``scale=1``; 0.1 to 0.3 are what one
+    tunes it to. ``noise`` bounds the noise of a reward, ``norm`` the Frobenius norm of Theta. ``modified`` plays pairs
+    of a width above 1 before all others. Raises ``ValueError`` for what is out of range.
     """
 
     def __init__(
@@ -33,11 +33,8 @@ class C2UCB(MatchingAgent):
         lam: float = 1.0,
     ) -> None:
         super().__init__(lam)
-        self._scale, self._noise, self._norm = (
-            positive("scale", scale),
-            positive("noise", noise),
-            positive("norm", norm),
-        )
+        self._scale, self._noise = positive("scale", scale), positive("noise", noise)
+        self._norm = positive("norm", norm)
         if not isinstance(modified, bool):
             raise ValueError(f"modified={modified!r}, expected true or false")
         self._modified, self._delta = modified, positive("delta", share("delta", delta))

@@ -11,9 +11,10 @@ from .matching import Belief, MatchingAgent, positive
 
 
 class CombLinTS(MatchingAgent):
-    """Draws Theta from N(theta, (scale * noise)^2 V^-1) and plays the best matching by it; ``scale`` 1 is the theory's.
+    """Plays what would be best if a draw from its belief were true.
 
-    Raises ``ValueError`` for options that are not above 0.
+    Theta is drawn from N(theta, (scale * noise)^2 V^-1); a ``scale`` of 1 is the theory's. Raises ``ValueError`` for
+    options that are not above 0.
     """
 
     def __init__(self, scale: float = 1.0, noise: float = 1.0, lam: float = 1.0) -> None:

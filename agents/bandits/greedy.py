@@ -16,7 +16,10 @@ class Greedy(MatchingAgent):
 
 
 class EpsilonGreedy(Greedy):
-    """A random matching with probability ``epsilon``, from 0 to 1, else the one that looks best."""
+    """Now and then a random matching, else the one that looks best.
+
+    Random with probability ``epsilon``, from 0 to 1. Raises ``ValueError`` for another one.
+    """
 
     def __init__(self, epsilon: float = 0.1, lam: float = 1.0) -> None:
         super().__init__(lam)
@@ -30,7 +33,10 @@ class EpsilonGreedy(Greedy):
 
 
 class ExploreThenCommit(Greedy):
-    """Random matchings for the first ``explore`` rounds, then always the one that looks best."""
+    """Random matchings at first, then always the one that looks best.
+
+    The first ``explore`` rounds are random. Raises ``ValueError`` for what is no number of rounds.
+    """
 
     def __init__(self, explore: int = 100, lam: float = 1.0) -> None:
         super().__init__(lam)

@@ -3,13 +3,18 @@
 After the abstract of "bilinear matching bandits / HybridRRD" (NeurIPS 2026), of which no more was public: this is a
 reconstruction that has the published rate, regret O~(d2 sqrt(d1 M T) + M d1 d2), term by term.
 
-Why. (a) A batch of M rewards arrives at once, so widths are only controlled once their sum over a matching is O(1):
-while some matching has more than ``tau``, the widest is played, which raises log det V by log(1 + tau) at least and so
-happens at most d log(1 + T M / (d lam)) / log(1 + tau) times, for O(M) each. That is the term M d1 d2. (b) With e_i =
-(Theta* - Theta)^T x_i, optimality of the design and Young's inequality give, per round, <R*, P* - P> <= M (d2 + 1) /
-gamma + (gamma / 2) sum_i E (e_i^T y)^2. Summed over T rounds the first part is T M d2 / gamma; the second is gamma
-times the prediction error of ridge regression, O(gamma d1 d2 log T). The gamma that balances them gives d2 sqrt(d1 M
-T).
+Why.
+
+(a) A batch of M rewards arrives at once, so widths are only controlled once their sum over a matching is O(1): while
+some matching has more than ``tau``, the widest is played, which raises log det V by log(1 + tau) at least and so
+happens at most d log(1 + T M / (d lam)) / log(1 + tau) times, for O(M) each. That is the term M d1 d2.
+
+(b) With e_i = (Theta* - Theta)^T x_i, optimality of the design and Young's inequality give, per round,
+
+    <R*, P* - P>  <=  M (d2 + 1) / gamma  +  (gamma / 2) sum_i E (e_i^T y)^2.
+
+Summed over T rounds the first part is T M d2 / gamma; the second is gamma times the prediction error of ridge
+regression, O(gamma d1 d2 log T). The gamma that balances them gives d2 sqrt(d1 M T).
 """
 
 from __future__ import annotations
@@ -25,11 +30,12 @@ _LATER_STEPS = 5  # of Frank-Wolfe a round; the design of the round before is ne
 
 
 class HybridRRD(MatchingAgent):
-    """Plays the widest matching while one is wider than ``tau``, else draws from the row-wise design.
+    """Explores the items and not the pairs: at first the widest matchings, then draws from a row-wise design.
 
-    gamma = ``c`` * sqrt(T M / (d1 log T)) weighs what is earned against what is learned, with T the ``horizon`` in
-    rounds: 0 takes what the world says, or else the rounds played so far. ``rho`` regularises the design, ``lam`` the
-    estimate. Raises ``ValueError`` for options that are not above 0.
+    While a matching is wider than ``tau`` the widest is played. gamma = ``c`` * sqrt(T M / (d1 log T)) weighs what is
+    earned against what is learned, with T the ``horizon`` in rounds: 0 takes what the world says, or else the rounds
+    played so far. ``rho`` regularises the design, ``lam`` the estimate. Raises ``ValueError`` for options that are not
+    above 0.
     """
 
     def __init__(self, c: float = 8.0, tau: float = 2.0, rho: float = 0.01, lam: float = 1.0, horizon: int = 0) -> None:

@@ -132,8 +132,7 @@ class MatchingAgent(StepAgent):
                 "palaestra/MatchingBandit-v0 does"
             )
         horizon = episode.interface.episode_ticks if episode.interface else None
-        generator = np.random.default_rng(episode.seed)
-        return Belief(shapes["users"][1], shapes["items"][1], self._lam, generator, horizon)
+        return Belief(shapes["users"][1], shapes["items"][1], self._lam, episode.generator(), horizon)
 
     def act(self, memory: Belief, observation: Observation) -> np.ndarray:
         """The matching of this round: an item for each user, int64 [M]."""

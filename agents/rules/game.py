@@ -40,6 +40,8 @@ class Game:
     _index: dict[bytes, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for shared in (self.log_prior, self.tests, self.truth, self.traits):  # by all episodes, and by actions
+            shared.setflags(write=False)
         object.__setattr__(self, "_index", {test.tobytes(): n for n, test in enumerate(self.tests)})
 
     def find(self, test: np.ndarray) -> int | None:

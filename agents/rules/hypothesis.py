@@ -47,12 +47,13 @@ INTERVENTIONS: dict[str, Callable[[Belief], int]] = {
 
 
 class Hypothesis(Inquirer):
-    """Announces the likeliest hypothesis, and tests it: with probability ``falsify`` by what it says no to.
+    """Announces the likeliest hypothesis, and tests it by what it predicts or by what it excludes.
 
-    With ``falsify=0`` every test is one that the hypothesis predicts to be answered with yes, which is pure
-    confirmation; with 1 every test is one that it excludes. ``intervention`` replaces the choice of a test with
-    probability ``heed``: ``opposites`` and ``counterexamples``, or ``control``, which thinks as long and to no
-    purpose. Raises ``ValueError`` for a rate outside [0, 1] or an unknown intervention.
+    A test goes against the hypothesis with probability ``falsify``. With ``falsify=0`` every test is one that the
+    hypothesis predicts to be answered with yes, which is pure confirmation; with 1 every test is one that it excludes.
+    ``intervention`` replaces the choice of a test with probability ``heed``: ``opposites`` and ``counterexamples``, or
+    ``control``, which thinks as long and to no purpose. Raises ``ValueError`` for a rate outside [0, 1] or an unknown
+    intervention.
     """
 
     def __init__(

@@ -109,13 +109,14 @@ class Inquirer(StepAgent):
         """The memory is the belief. Raises ``ValueError`` for a world in which no questions are asked."""
         game = game_of(episode)
         limit = int(episode.observation_space["tests"].n) - 1  # type: ignore[index]
-        return Belief(game, np.random.default_rng(episode.seed), self._error, self._patience, limit)
+        return Belief(game, episode.generator(), self._error, self._patience, limit)
 
     def act(self, memory: Belief, observation: Observation) -> Action:
         """An announcement or a test, as the turn asks."""
         game = memory.game
         action: dict[str, Any] = {"kind": TEST, game.key: game.tests[0], "announcement": ""}
         if observation["turn"] == ANNOUNCE:
-            memory.learn(observation[game.key], bool(observation["feedback"]))
+            if not observation["refused"]:  # an answer that was learned from already
+                memory.learn(observation[game.key], bool(observation["feedback"]))
             return {**action, "kind": ANNOUNCE, "announcement": game.announcements[memory.best]}
         return {**action, game.key: game.tests[self.choose(memory)]}

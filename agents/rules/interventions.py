@@ -29,9 +29,9 @@ _CONTROL = (
     "is in the form that is asked for. Use what you have seen so far, and go on like this until all tests are made."
 )
 _DUAL_GOAL = (
-    "Two rules share all there is: a {thing} is DAX or it is MED, and never both. Find both rules, the one that makes "
-    "a {thing} DAX and the one that makes it MED; neither matters more than the other. Answers to your tests are DAX "
-    "or MED. Announce both each time, on two lines: `Announce DAX: ...` and `Announce MED: ...`."
+    "Two rules share all there is: a {thing} is DAX (so far called {yes}) or it is MED ({no}), and never both. Find "
+    "both rules, the one that makes a {thing} DAX and the one that makes it MED; neither matters more than the other. "
+    "Answers to your tests are DAX or MED. Announce both each time, on two lines."
 )
 
 INTERVENTIONS: Mapping[str, str] = MappingProxyType(
@@ -43,7 +43,7 @@ INTERVENTIONS: Mapping[str, str] = MappingProxyType(
         "dual_goal": _DUAL_GOAL,
     }
 )
-"""What is added to the task, by name; ``{thing}`` is what is tested."""
+"""What is added to the task, by name; ``{thing}`` is what is tested, ``{yes}`` and ``{no}`` are the answers."""
 
 
 class Words(NamedTuple):
@@ -74,15 +74,21 @@ def answers(intervention: str, words: Words) -> tuple[str, str]:
     return ("MED", "DAX") if intervention == "dual_goal" else words.answers
 
 
+def announcement(intervention: str, words: Words) -> str:
+    """How an announcement is written, in backticks; in Dual Goal on two lines, each with the rule of one answer."""
+    names = ("Announce DAX", "Announce MED") if intervention == "dual_goal" else ("Announce",)
+    return " and ".join(f"`{words.announcement.replace('Announce', name)}`" for name in names)
+
+
 def first_message(intervention: str, instruction: str, words: Words, example: str, answer: bool) -> str:
     """The first message of a game: task, intervention, forms, example. Raises ``ValueError`` for an unknown one."""
     if intervention not in INTERVENTIONS:
         raise ValueError(f"intervention={intervention!r}, expected one of {', '.join(INTERVENTIONS)}")
     parts = [
         instruction,
-        INTERVENTIONS[intervention].format(thing=words.thing),
-        "Answer each message with one line, in the form that it asks for, and nothing after it:",
-        f"`{words.test}` to make a test, `{words.announcement}` to say which rule you believe in now.",
+        INTERVENTIONS[intervention].format(thing=words.thing, no=words.answers[0], yes=words.answers[1]),
+        "End each answer in the form that the message asks for, with nothing after it:",
+        f"`{words.test}` to make a test, {announcement(intervention, words)} to say what you believe now.",
         f"The first {words.thing} is {example}: {answers(intervention, words)[answer]}.",
     ]
     return "\n".join(filter(None, parts))

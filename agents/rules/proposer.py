@@ -14,7 +14,7 @@ from ...envs.decision.blicket import write_objects
 from ...envs.decision.inquiry import ANNOUNCE, ANNOUNCEMENT
 from ...envs.decision.rule_discovery import write_triple
 from ..agent import Episode, Observation, StepAgent
-from .interventions import INTERVENTIONS, WORDS, Words, answers, first_message
+from .interventions import INTERVENTIONS, WORDS, Words, announcement, answers, first_message
 
 Conversation = Sequence[Mapping[str, str]]
 """Messages, each with ``role`` ("user" or "assistant") and ``content``; the last is a user's."""
@@ -22,7 +22,7 @@ Conversation = Sequence[Mapping[str, str]]
 Propose = Callable[[Conversation, np.random.Generator], str]
 """Continues a conversation. The generator is the episode's chance, for whoever samples."""
 
-_LINE = re.compile(r"^[ \t`]*((?:Announce|Check|Test)\b[^:\n]{0,8}:.*?)[ \t`]*$", re.IGNORECASE | re.MULTILINE)
+_LINE = re.compile(r"^[ \t`]*((?:Announce|Check|Test)\b[^:\n]{0,8}:.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Proposer(StepAgent):
     reply that is refused is asked for again and leaves no trace in the conversation. A reply without such a line is
     handed to the world as it is, which refuses it. ``intervention`` is one of :data:`~.interventions.INTERVENTIONS`.
     The world must take ``actions="text"``. Raises ``ValueError`` for an unknown intervention, and from ``reset`` for
-    another world.
+    another world; ``TypeError`` from ``act`` where ``propose`` returns no text.
     """
 
     def __init__(self, propose: Propose, intervention: str = "plain") -> None:
@@ -62,8 +62,7 @@ class Proposer(StepAgent):
                 f"{episode.env_id} is no game of questions that takes text; make RuleDiscovery or Blicket with "
                 "actions='text'"
             )
-        generator = np.random.default_rng(episode.seed)
-        return Dialogue(episode.instruction or "", keys[0], WORDS[keys[0]], generator)
+        return Dialogue(episode.instruction or "", keys[0], WORDS[keys[0]], episode.generator())
 
     def act(self, memory: Dialogue, observation: Observation) -> str:
         """The line that ``propose`` comes to."""
@@ -73,6 +72,8 @@ class Proposer(StepAgent):
         if observation["refused"]:
             asked[-1] = {"role": "user", "content": f"{asked[-1]['content']}\n{observation['message']}"}
         reply = self._propose(tuple(asked), memory.generator)
+        if not isinstance(reply, str):
+            raise TypeError(f"propose returned {reply!r:.80}, expected the text of a reply")
         memory.replies.append(reply)
         memory.line = _counts(reply)
         return _sent(memory.line)
@@ -81,7 +82,8 @@ class Proposer(StepAgent):
         """Put the last line, which was accepted, and what the world says now into the conversation."""
         words = memory.words
         announcing = observation["turn"] == ANNOUNCE
-        ask = f"Now say what you believe: `{words.announcement}`" if announcing else f"Now test: `{words.test}`"
+        form = announcement(self._intervention, words)
+        ask = f"Now say what you believe: {form}" if announcing else f"Now test: `{words.test}`"
         test = observation[memory.key]
         on = frozenset(np.flatnonzero(test).tolist())
         shown = write_triple(test) if memory.key == "triple" else write_objects(on)
@@ -96,7 +98,7 @@ class Proposer(StepAgent):
 
 def _counts(reply: str) -> str:
     """The line of a reply that counts: the last in a known form (of two announced rules the DAX one), else all."""
-    lines = [match[1] for match in _LINE.finditer(reply)]
+    lines = [match[1].replace("`", "").rstrip() for match in _LINE.finditer(reply)]
     dax = [line for line in lines if re.match(r"announce dax", line, re.IGNORECASE)]
     if dax and re.match("announce", lines[-1], re.IGNORECASE):
         return dax[-1]

@@ -20,7 +20,7 @@ RULES = ("disjunctive", "conjunctive", "xor")
 BLICKETS = (2, 3)  # how many there may be: what a player may assume
 
 _OBJECT = re.compile(r"object (\d+)")
-_LIST = re.compile(r"\[\s*(object \d+(?:\s*,\s*object \d+)*)?\s*\]")
+_LIST = re.compile(r"\[\s*(object \d{1,9}(?:\s*,\s*object \d{1,9})*)?\s*\]")
 _ANNOUNCED = re.compile(r"blickets\s*=\s*(\[[^\]]*\])\s*;\s*rule\s*=\s*(\w+)\W*", re.IGNORECASE)
 
 
@@ -99,8 +99,8 @@ class Blicket(Inquiry[Machine]):
     | objects, `MultiBinary(n_objects)` | 1 for each object to put on the machine; none is allowed |
     | announcement, text | `blickets=[object 0, object 3]; rule=conjunctive` |
 
-    With `actions="text"` one line: `Announce: blickets=[object 0, object 3]; rule=conjunctive` or
-    `Test: [object 0, object 2]`.
+    With `actions="text"` one line of at most 400 characters: `Test: [object 0, object 2]`, or
+    `Announce: blickets=[object 0, object 3]; rule=conjunctive`.
 
     ## Observation
     | key | observation |

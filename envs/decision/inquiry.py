@@ -20,8 +20,10 @@ from ..interface import Interface
 
 ANNOUNCE, TEST = 0, 1
 RETRIES = 10  # times that a turn is asked again before the episode is an error
-ANNOUNCEMENT = 400  # characters of an announcement
+ANNOUNCEMENT = 400  # characters of an announcement, and of a line of text
 FILM = (480, 640, 3)
+
+_KINDS = ("an announcement", "a test")
 
 H = TypeVar("H")
 """What an announcement says once it is understood."""
@@ -91,8 +93,9 @@ class Log:
 class Inquiry(gymnasium.Env[dict[str, Any], Any], Generic[H]):
     """A game of questions; derive, and say what can be tested and what can be announced.
 
-    ``key`` names what is tested in observations and actions, ``space`` is what it is a member of, ``answers`` are the
-    words for no and yes, ``example`` how a test is written. An episode is an announcement, then ``tests`` times a test
+    ``key`` names what is tested in observations and actions, ``space`` is what it is a member of, ``verb`` begins the
+    line of a test, ``answers`` are the words for no and yes, ``forms`` say how an announcement and a test are written.
+    A line of text has at most 400 characters. An episode is an announcement, then ``tests`` times a test
     and an announcement, and goes on when the rule is found. Announcements get no answer.
     """
 
@@ -196,7 +199,7 @@ class Inquiry(gymnasium.Env[dict[str, Any], Any], Generic[H]):
         try:
             kind, content = self._parse_line(action) if self._text else self._unpack(action)
             if kind != self._turn:
-                raise FormatError(f"{self._kind(kind)}, expected {self._kind(self._turn)}")
+                raise FormatError(f"that is {_KINDS[kind]}, expected {_KINDS[self._turn]}")
             content = self._read(content) if kind == TEST else content
         except FormatError as error:
             return self._refuse(str(error))
@@ -260,7 +263,10 @@ class Inquiry(gymnasium.Env[dict[str, Any], Any], Generic[H]):
         if action["kind"] not in (ANNOUNCE, TEST):
             raise ValueError(f"kind={action['kind']!r}, expected 0 to announce or 1 to test")
         if action["kind"] == TEST:
-            return TEST, action[self._key]
+            try:
+                return TEST, np.asarray(action[self._key])
+            except ValueError:
+                raise ValueError(f"{self._key}={action[self._key]!r:.200}, expected an array") from None
         return ANNOUNCE, _announcement(action["announcement"])
 
     def _parse_line(self, text: Any) -> tuple[int, Any]:
@@ -274,10 +280,7 @@ class Inquiry(gymnasium.Env[dict[str, Any], Any], Generic[H]):
         kind = {"announce": ANNOUNCE, self._verb.lower(): TEST}.get(verb.strip().lower())
         if kind is None or len(line.splitlines()) > 1:
             raise FormatError("that is in neither of the two forms")
-        return (TEST, self._parse(content)) if kind == TEST else (ANNOUNCE, _announcement(content))
-
-    def _kind(self, kind: int) -> str:
-        return "that is a test" if kind == TEST else "that is an announcement"
+        return (TEST, self._parse(content.strip())) if kind == TEST else (ANNOUNCE, _announcement(content))
 
     def _said(self) -> str:
         return f"{self._write(self._test)}: {self._answers[self._answer]}. {self._ask()}"

@@ -19,19 +19,26 @@ from ..interface import Interface
 
 INSTANCES = ("gaussian", "hard", "dispatcher")
 CURVE = 8  # rounds at which the regret so far is among the metrics
-_LARGEST = 4096  # users or items
+_LARGEST = 4096  # users; and items up to 256 times as many
 
 
 class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """Each round, match every user with an item of its own; each pair pays what nobody knows, and noise.
 
-    ## Description M users have features x_i (d1 numbers), N items have features y_j (d2 numbers), all of length 1 at
-    most. A pair pays x_i^T Theta y_j on average. Theta is hidden. Every round each user gets one item and no item goes
-    to two users; the reward of every pair is seen. In the instance `"gaussian"`, Theta and the features point
-    anywhere. In `"hard"`, that of the lower bound, user i has the (i mod d1)-th unit vector, items are all sign
-    vectors, M copies of each so that nobody takes anything away from anybody, and the best item is `gap` better than
-    the average one. In `"dispatcher"`, users are policies, items are tasks, and a reward is the score of one of the
-    episodes that such a policy has played in such a task, drawn anew each time; there the mean is not bilinear.
+    ## Description
+    M users have features x_i (d1 numbers), N items have features y_j (d2 numbers), all of length 1 at most. A pair
+    pays x_i^T Theta y_j on average. Theta is hidden. Every round each user gets one item and no item goes to two
+    users; the reward of every pair is seen.
+
+    | instance | users and items | Theta |
+    |---|---|---|
+    | `"gaussian"` | of length 1, in any direction | of norm 1, in any direction |
+    | `"hard"`, of the lower bound | user i has the (i mod d1)-th unit vector; items are all sign vectors, M copies of each | the best item pays `gap`, the average one 0 |
+    | `"dispatcher"` | policies and tasks, as `rewards` describes them | there is none |
+
+    In the hard instance nobody takes anything away from anybody, for there are enough copies. A dispatcher's reward is
+    the score of one of the episodes that such a policy has played in such a task, drawn anew each time; there the mean
+    need not be bilinear.
 
     ## Action
     `MultiDiscrete([N] * M)`: the item of each user, all different.
@@ -56,15 +63,18 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     `truncated` after `rounds`.
 
     Args:
-        instance: `"gaussian"`, `"hard"` or `"dispatcher"`. context: `"fixed"`, or `"fresh"` for Gaussian features that
-        are drawn anew each round. users: M, 1 to 4096. items: N, from M to 4096; 0 takes twice as many as users. The
-        hard instance has M * 2^d2. d1: Features of a user, 1 to 64. d2: Features of an item, 1 to 64; 1 to 8 in the
-        hard instance. rounds: T, at least 1. noise: Standard deviation of the noise of each reward, at least 0; a
-        dispatcher's is in its episodes. gap: What the best item pays in the hard instance, above 0; the average one
-        pays 0. rewards: For a dispatcher `{"users": {"names", "features"}, "items": {"names", "features"},
-        "rewards"}`, with lists
-            of names and of feature rows, and `rewards[i][j]` the scores of the episodes of pair i, j. It decides M, N,
-            d1 and d2.
+        instance: `"gaussian"`, `"hard"` or `"dispatcher"`.
+        context: `"fixed"`, or `"fresh"` for Gaussian features that are drawn anew each round.
+        users: M, 1 to 4096.
+        items: N, from M to 2^20; 0 takes twice as many as users. The hard instance has M * 2^d2.
+        d1: Features of a user, 1 to 64.
+        d2: Features of an item, 1 to 64; 1 to 8 in the hard instance.
+        rounds: T, at least 1.
+        noise: Standard deviation of the noise of each reward, at least 0; a dispatcher's is in its episodes.
+        gap: What the best item pays in the hard instance, above 0; the average one pays 0.
+        rewards: For a dispatcher `{"users": {"names", "features"}, "items": {"names", "features"}, "rewards"}`, with
+            lists of names and of feature rows, and `rewards[i][j]` the scores of the episodes of pair i, j. It decides
+            M, N, d1 and d2. Features are scaled by one factor where a row is longer than 1.
 
     Raises:
         ValueError: for an argument outside these ranges, or an action that is no matching.

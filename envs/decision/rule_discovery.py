@@ -49,8 +49,9 @@ class Rule:
     ``and or not``, and the functions ``abs min max distinct prime cube``. In ``all(...)``, ``any(...)`` and
     ``count(...)`` stands a condition on ``x``, which is each of the three in turn: ``count(x % 2 == 0) == 2``.
 
-    Division by zero, and whatever is computed with it, compares as false. It is read piece by piece and never
-    evaluated as a program. Made by :func:`read_rule`.
+    Division by zero, and whatever is computed with it, compares as false; so does ``prime`` of more than a million.
+    Numbers are exact up to 2^53. The text is read piece by piece and never evaluated as a program. Made by
+    :func:`read_rule`.
     """
 
     text: str
@@ -137,7 +138,7 @@ def read_rule(text: str) -> Rule:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise RuleError(f"{text[:80]!r} cannot be read: {getattr(error, 'msg', error)}") from None
-    level = [tree]
+    level: list[ast.AST] = [tree]
     for _ in range(_DEEPEST):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
     if level:
@@ -454,7 +455,7 @@ class RuleDiscovery(Inquiry[Rule]):
     | triple, `Box(-10^6, 10^6, (3,), int64)` | the numbers to test |
     | announcement, text | a rule in the language of :class:`Rule`, such as `a < b < c`, or in simple words |
 
-    With `actions="text"` one line: `Announce: ascending` or `Check: [2, 4, 6]`.
+    With `actions="text"` one line of at most 400 characters: `Announce: ascending` or `Check: [2, 4, 6]`.
 
     ## Observation
     | key | observation |

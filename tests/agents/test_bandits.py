@@ -66,7 +66,7 @@ def test_the_estimator_agrees_with_plain_ridge_regression_and_its_widths_with_br
 
 
 def test_without_noise_only_the_penalty_is_between_estimate_and_truth():
-    info, memory, env = play(RandomMatching(lam=0.5), noise=0.0, rounds=60, users=3, items=6, d1=2, d2=2)
+    _, memory, env = play(RandomMatching(lam=0.5), noise=0.0, rounds=60, users=3, items=6, d1=2, d2=2)
     least = np.linalg.eigvalsh(np.linalg.inv(memory.ridge.inverse))[0]
     assert np.linalg.norm(memory.ridge.theta - env._theta) <= 0.5 * np.linalg.norm(env._theta) / least + 1e-12
 
@@ -111,7 +111,7 @@ def objective(marginals, catalogue, rewards, gamma, rho):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_design_is_a_mixture_of_matchings_and_draws_each_pair_as_often_as_it_says(seed):
-    found, catalogue, _ = design(seed)
+    found, _, _ = design(seed)
     mixed = np.zeros_like(found.marginals)
     for atom, weight in zip(found.atoms, found.weights, strict=True):
         assert len(set(atom.tolist())) == len(atom)
