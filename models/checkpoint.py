@@ -13,6 +13,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,6 +167,17 @@ def shipped_names() -> list[tuple[str, str]]:
     names = sorted(path.name.removesuffix(_SUFFIXES[0]) for path in _folder().glob(f"*{_SUFFIXES[0]}"))
     pairs = sorted((agent, world) for agent, _, world in (name.partition(".") for name in names))
     return [(agent.replace("-", ":variant=", 1), world) for agent, world in pairs]
+
+
+def versions(*packages: str) -> dict[str, str | None]:
+    """The versions of packages that are installed, for a card; ``None`` for one that is not."""
+    found: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 def amend(path: Path | str, entries: Mapping[str, Any]) -> None:

@@ -41,17 +41,22 @@ AGENTS: dict[str, str] = {
     "greedy": "palaestra.agents.bandits.greedy:Greedy",
     "epsilon_greedy": "palaestra.agents.bandits.greedy:EpsilonGreedy",
     "explore_then_commit": "palaestra.agents.bandits.greedy:ExploreThenCommit",
+    "random_matching": "palaestra.agents.bandits.greedy:RandomMatching",
     "hypothesis": "palaestra.agents.rules.hypothesis:Hypothesis",
     "confirmation_biased": "palaestra.agents.rules.hypothesis:ConfirmationBiased",
     "information_gain": "palaestra.agents.rules.information_gain:InformationGain",
     "random_test": "palaestra.agents.rules.information_gain:RandomTest",
     "selector": "palaestra.agents.rules.selector:Selector",
-    "random_matching": "palaestra.agents.bandits.greedy:RandomMatching",
     "remote": "palaestra.runtime.client:RemoteAgent",
 }
 _ROBOTS = {
     "robot": "palaestra.runtime.robots.as_env:named_robot",
     "simulated": "palaestra.runtime.robots.simulated:simulated_robot",
+}
+# Options that a world takes as data or as a callable, and that are named by text: what reads that text. It is called
+# with the option (None where it is not given) and all options, and returns None where there is nothing to bind.
+_BOUND = {
+    "palaestra/MatchingBandit-v0": {"rewards": "palaestra.runtime.reward_table:bind_rewards"},
 }
 _PLUGINS = ("gymnasium_robotics", "metaworld", "gym_pusht", "gym_aloha", "gym_xarm", "ale_py")
 
@@ -182,6 +187,10 @@ def _make_world(text: str, world: Spec, render: bool) -> gymnasium.Env:
         return load(_ROBOTS["robot"])(world, render)
     _know(world.name)
     options: dict[str, Any] = dict(world.options)
+    for option, reader in _BOUND.get(world.name.rpartition(":")[2], {}).items():
+        bound = load(reader)(world.options.get(option), world.options)
+        if bound is not None:
+            options[option] = bound
     if render:
         options["render_mode"] = "rgb_array"
     with warnings.catch_warnings():

@@ -19,8 +19,10 @@ class Watch:
     """Films an episode, keeps it for a data set, or both; a :class:`~.executor.PlanWatcher`.
 
     ``film`` is the .mp4 to be (``None``: none), with ``caption`` and the tick below every picture, and beside it what
-    the agent foresees if it ``imagines``, see :class:`~.imagination.Imagination`. With ``record`` the episode is in
-    ``self.record`` once it is over, unless it failed.
+    the agent foresees if it ``imagines``, see :class:`~.imagination.Imagination`. A tick has one picture, of
+    ``render``; a world in which much happens in a tick offers ``footage``, which gives the pictures of the last step
+    (or of the reset) before that one. With ``record`` the episode is in ``self.record`` once it is over, unless it
+    failed.
     """
 
     def __init__(
@@ -79,6 +81,9 @@ class Watch:
         try:
             if self._imagination:
                 self._imagination.see(self._tick, observation)
+            for between in getattr(self._env.unwrapped, "footage", tuple)():
+                self._picture = as_picture(between)
+                self._develop()
             picture: Any = self._env.render()
             self._picture = as_picture(picture).copy()  # the world may draw the next one into the same array
         except BaseException:

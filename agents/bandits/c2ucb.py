@@ -17,10 +17,11 @@ _CLEARED_FIRST = 1e6  # added to the score of a pair of which next to nothing is
 class C2UCB(MatchingAgent):
     """Optimism for each pair: the best matching by the upper ends of intervals.
 
-    Half an interval is ``scale`` times the radius of confidence times the width. The radius is noise * sqrt(log det (V
-    / lam) + 2 log(1 / delta)) + sqrt(lam) * norm, which theory asks for with ``scale=1``; 0.1 to 0.3 are what one
-    tunes it to. ``noise`` bounds the noise of a reward, ``norm`` the Frobenius norm of Theta. ``modified`` plays pairs
-    of a width above 1 before all others. Raises ``ValueError`` for what is out of range.
+    Half an interval is ``scale`` times the radius of confidence times the width. The radius is
+    noise * sqrt(log det (V / lam) + 2 log(1 / delta)) + sqrt(lam) * norm, which theory asks for with ``scale=1``; 0.1
+    to 0.3 are what one tunes it to. ``noise`` bounds the noise of a reward, ``norm`` the Frobenius norm of Theta.
+    ``modified`` plays pairs of a width above 1 before all others; where features are no longer than 1, no pair has one
+    unless ``lam`` is below 1. Raises ``ValueError`` for what is out of range.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ import numpy as np
 from .matching import Catalogue
 
 _LEAST = 1e-6  # an atom that would keep less weight gives all of it
-_GRID = np.arange(1, 17)[:, None] / 16  # where a line search looks at once, as a share of what is left
-_REFINEMENTS = 4
+_GRID = np.arange(1, 65)[:, None] / 64  # where a line search looks at once, as a share of what is left
+_REFINEMENTS = 4  # at most; two, where the step is not a tiny one
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,12 @@ def solve_row_design(
 def _line_search(slope: float, linear: np.ndarray, square: np.ndarray, gamma: float, most: float) -> float:
     """The m in [0, most] that maximises m * slope + (1 / gamma) sum_i log(1 + m linear_i + m^2 square_i)."""
     low, width = 0.0, most
-    for _ in range(_REFINEMENTS):
+    for refinement in range(_REFINEMENTS):
+        if refinement >= 2 and low > 0:
+            break
         m = low + width * _GRID
-        rises = (linear + 2 * m * square) / (1 + m * linear + m * m * square)
+        bend = m * square
+        rises = (linear + 2 * bend) / (1 + m * (linear + bend))
         steps = int((slope + rises.sum(axis=1) / gamma > 0).sum())  # it is concave: it rises up to the maximum
         if steps == len(_GRID) and low + width >= most:
             return most
@@ -120,4 +123,5 @@ def _moved(
         atoms, weights = np.concatenate([atoms, toward[None]]), np.append(weights, moved)
     if weights[worst] > 0:
         return atoms, weights
-    return np.delete(atoms, worst, axis=0), np.delete(weights, worst)
+    kept = np.arange(len(weights)) != worst
+    return atoms[kept], weights[kept]

@@ -20,7 +20,7 @@ import torch
 
 from ...envs.decision.rule_discovery import GROUPS, SPLITS, is_held_out, seed_triples
 from ...models.backend import Backend, BackendError
-from ...models.checkpoint import CheckpointError, load, save
+from ...models.checkpoint import CheckpointError, load, save, versions
 from ...models.choice import Choice, ChoiceConfig
 from ...models.optim.adamw import AdamW
 from ...models.spec import nearest
@@ -133,6 +133,7 @@ class Distillation:
                     "parameters": sum(p.numel() for p in network.parameters()),
                     "losses": {name: round(loss, 5) for name, loss in losses.items()},
                 },
+                "versions": versions("palaestra", "torch", "numpy"),
                 **(card or {}),
             },
         )

@@ -144,7 +144,7 @@ def _scene(count: int) -> str:
   <worldbody>
     <light directional="true" dir=".3 .5 -.9" diffuse=".5 .5 .5" specular=".2 .2 .2"/>
     <camera name="view" pos="0 -.86 .56" xyaxes="1 0 0 0 .47 .883" fovy="37"/>
-    <geom name="table" class="ground" type="plane" size=".48 .42 .1" material="table"/>
+    <geom name="table" class="ground" type="plane" solref=".02 1" size=".48 .42 .1" material="table"/>
     <geom name="plate" class="ground" type="box" pos="{PLATE[0]} {PLATE[1]} {z}" size="{x} {y} {z}" material="plate"/>
     <geom class="seen" type="box" pos="0 {PLATE[1]} .003" size="{x + 0.008} {y + 0.008} .003" material="case"/>
     <geom class="ground" type="box" pos="{x + 0.065} {PLATE[1]} .014" size=".055 .055 .014" material="case"/>
@@ -513,7 +513,14 @@ class BlicketMachine(Blicket):
     `terminated` after the announcement that follows the last test.
 
     ## Difficulty
-    DIFFICULTY
+    Moving an object takes 2.9 s; without slips none of 2000 went wrong. What slips do to a player that asks what tells
+    most (the agent `information_gain`, which expects a wrong answer now and then), with 15 tests, 60 episodes each:
+
+    | slip | 0 | 0.1 | 0.3 | 0.6 |
+    |---|---|---|---|---|
+    | share of failed tests | 0 | 0.06 | 0.20 | 0.36 |
+    | success | 1.00 | 0.97 | 0.97 | 0.83 |
+    | mean robot_s_to_solve, where solved | 20 | 22 | 26 | 44 |
 
     Args:
         n_objects: 2 to 8.

@@ -33,12 +33,12 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     | instance | users and items | Theta |
     |---|---|---|
     | `"gaussian"` | of length 1, in any direction | of norm 1, in any direction |
-    | `"hard"`, of the lower bound | user i has the (i mod d1)-th unit vector; items are all sign vectors, M copies of each | the best item pays `gap`, the average one 0 |
+    | `"hard"` | the (i mod d1)-th unit vector; all sign vectors, M of each | the best item pays `gap` |
     | `"dispatcher"` | policies and tasks, as `rewards` describes them | there is none |
 
-    In the hard instance nobody takes anything away from anybody, for there are enough copies. A dispatcher's reward is
-    the score of one of the episodes that such a policy has played in such a task, drawn anew each time; there the mean
-    need not be bilinear.
+    In the hard instance, that of the lower bound, the average item pays 0, and nobody takes anything away from
+    anybody. A dispatcher's reward is the score of one of the episodes that such a policy has played in such a task,
+    drawn anew each time; there the mean need not be bilinear.
 
     ## Action
     `MultiDiscrete([N] * M)`: the item of each user, all different.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from ..backend import Backend, BackendError
-from ..checkpoint import CheckpointError, load, save
+from ..checkpoint import CheckpointError, load, save, versions
 from ..data.demonstrations import TEXT_BYTES, DemonstrationError, Demonstrations, collect
 from ..normalization import Kind
 from ..optim.adamw import AdamW
@@ -221,7 +220,7 @@ class Trainer(Generic[R, Policy]):
                     "parameters": sum(p.numel() for p in policy.parameters()),
                     "losses": {name: round(loss, 5) for name, loss in smooth.items()},
                 },
-                "versions": {name: _version(name) for name in ("palaestra", "torch", "numpy", "mujoco", "robosuite")},
+                "versions": versions("palaestra", "torch", "numpy", "mujoco", "robosuite"),
                 **self.notes(good, policy),
                 **(card or {}),
             },
@@ -341,10 +340,3 @@ def _rate(success: np.ndarray) -> float | None:
 
 def _world(env: Any) -> str:
     return env.spec.id if env.spec else type(env.unwrapped).__name__
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -1,9 +1,10 @@
 """What a round costs a matching bandit: decision and update, all agents side by side, and how it grows with the sizes.
 
-All agents play the same worlds in turn, a slice of rounds each, so that they meet the same load. The last columns say
-what HybridRRD's round is made of at least: bare NumPy on the same shapes, without any bookkeeping.
+All agents play the same worlds in turn, a slice of rounds each, so that they meet the same load; times are those of
+the processor, the median over slices. The last column says what HybridRRD's round is made of at least: bare NumPy on
+the same shapes, without any bookkeeping. Matrices here are too small for more than one thread.
 
-    python tests/benchmarks/bench_bandits.py
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_bandits.py
 """
 
 import argparse
@@ -38,14 +39,14 @@ class Player:
         """Play on; the median over slices is what a round costs."""
         spent = 0.0
         for _ in range(rounds):
-            began = time.perf_counter()
+            began = time.process_time()
             action = self.agent.act(self.memory, self.observation)
-            spent += time.perf_counter() - began
+            spent += time.process_time() - began
             after, reward, _, over, _ = self.env.step(action)
             step = Transition(self.observation, action, reward, after, False, over)
-            began = time.perf_counter()
+            began = time.process_time()
             self.agent.learn(self.memory, step)
-            spent += time.perf_counter() - began
+            spent += time.process_time() - began
             self.observation = after
         self.seconds.append(spent / rounds)
 
@@ -58,7 +59,7 @@ def bare(options, repeats=300):
     inverse, pairs = np.eye(d), draw.normal(size=(users, d))
     squares, user_squares = draw.normal(size=(items, d2 * d2)), draw.normal(size=(users, d1 * d1))
     designs = np.eye(d2) + np.zeros((users, d2, d2))
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(repeats):
         gain = pairs @ inverse
         gain.T @ np.linalg.solve(np.eye(users) + gain @ pairs.T, gain)
@@ -66,7 +67,7 @@ def bare(options, repeats=300):
         user_squares @ kernel @ squares.T
         for _ in range(2):
             (np.linalg.inv(designs).reshape(users, -1) @ squares.T).argmax(axis=1)
-    return (time.perf_counter() - began) / repeats
+    return (time.process_time() - began) / repeats
 
 
 def measure(rounds, instance="gaussian", **changes):

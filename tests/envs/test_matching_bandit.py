@@ -26,8 +26,6 @@ def play(env, seed, act):
     return seen, infos
 
 
-
-
 def test_the_same_seed_is_the_same_world():
     env = MatchingBandit()
     observation, _ = env.reset(seed=7)
