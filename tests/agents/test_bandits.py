@@ -236,6 +236,19 @@ def test_linearised_and_bilinear_optimism_choose_the_same():
     play(agent, rounds=40, users=3, items=5, d1=2, d2=2, watch=watch, seed=int(draw.integers(100)))
 
 
+def test_modified_optimism_first_plays_as_many_pairs_as_can_be_of_which_nothing_is_known():
+    cleared = []
+
+    def watch(memory, action):
+        wide = memory.squared_widths()[:, memory.catalogue.shelf] > 1
+        most = max(sum(wide[i, j] for i, j in enumerate(m)) for m in permutations(range(5), 3))
+        assert wide[range(3), action].sum() == most
+        cleared.append(most)
+
+    play(C2UCB(modified=True, lam=0.2), rounds=40, users=3, items=5, d1=2, d2=2, watch=watch)
+    assert cleared[0] == 3 and cleared[-1] == 0
+
+
 def test_a_sampled_belief_has_the_mean_and_the_covariance_of_the_posterior():
     agent, drawn = CombLinTS(scale=0.5), []
     _, memory, _ = play(agent, rounds=10, users=2, items=3, d1=2, d2=1)

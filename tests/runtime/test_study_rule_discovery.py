@@ -50,9 +50,10 @@ def test_a_better_teacher_that_teaches_as_much_refutes_the_transfer_and_a_full_s
     none, told = [outcome([False] * 96, 0, [0.0] * 96)] * 2, [outcome([True] * 96, 5, [0.3] * 96)] * 2
     names = {"base, not told": none, "base, told": told, "from opposites": some, "from better": some}
     selected = {(where, name): names.get(name, none) for where in ("rules", "blickets") for name in study._SELECTORS}
-    claims = {claim.text: claim.holds for claim in study._selector_claims(selected)}
-    assert claims["On Blickets, a student of opposites discovers more than the base"] is True
-    assert claims["On Blickets, a student of opposites discovers more than one of a less biased teacher"] is False
+    claims = {claim.text: claim for claim in study._selector_claims(selected)}
+    assert claims["On Blickets, a student of opposites discovers more than the base"].holds is True
+    equal = claims["On Blickets, a student of opposites discovers more than one of a less biased teacher"]
+    assert equal.holds is False
     selected["blickets", "from better"] = told
     claims = {claim.text: claim for claim in study._selector_claims(selected)}
     full = claims["On Blickets, a student of opposites discovers more than one of a less biased teacher"]
