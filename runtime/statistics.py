@@ -17,6 +17,11 @@ class Estimate:
     high: float
     n: int
 
+    @property
+    def reach(self) -> tuple[float, float]:
+        """How far below and above the mean the interval reaches, at least 0: the bars of a picture."""
+        return max(self.mean - self.low, 0.0), max(self.high - self.mean, 0.0)
+
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 

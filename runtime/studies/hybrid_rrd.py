@@ -341,8 +341,14 @@ def _draw_ratio(worst: Sweep, figure: Figure) -> None:
     ours, theirs = (worst[agent] for agent in PAIR)
     sizes = list(ours)
     ratios = [_ratio(ours[d1], theirs[d1]) for d1 in sizes]
-    spread = [[r.mean - r.low for r in ratios], [r.high - r.mean for r in ratios]]
-    axes.errorbar(sizes, [r.mean for r in ratios], yerr=spread, fmt="o-", capsize=3, label="measured")
+    axes.errorbar(
+        sizes,
+        [r.mean for r in ratios],
+        yerr=np.transpose([r.reach for r in ratios]),
+        fmt="o-",
+        capsize=3,
+        label="measured",
+    )
     law = [ratios[0].mean * (d1 / sizes[0]) ** -0.5 for d1 in sizes]
     axes.plot(sizes, law, "--", color="0.5", label="the ratio of the bounds, from the first point")
     axes.axhline(1, color="0.8")
@@ -358,9 +364,15 @@ def _draw_exponents(exponents: Mapping[str, Sweep], figure: Figure) -> None:
     ):
         for agent in PAIR:
             found = [_over_seeds(lambda a: float(_worst(a)), regrets) for regrets in sweep[agent].values()]
-            spread = [[e.mean - e.low for e in found], [e.high - e.mean for e in found]]
             label = f"{agent}: {_slope(sweep[agent]).mean:.2f}"
-            axes.errorbar(list(sweep[agent]), [e.mean for e in found], yerr=spread, fmt="o-", capsize=2, label=label)
+            axes.errorbar(
+                list(sweep[agent]),
+                [e.mean for e in found],
+                yerr=np.transpose([e.reach for e in found]),
+                fmt="o-",
+                capsize=2,
+                label=label,
+            )
         axes.set(xscale="log", yscale="log", title=SWEPT[name][0])
         axes.set_xticks(list(sweep[PAIR[0]]), [str(size) for size in sweep[PAIR[0]]])
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)

@@ -72,7 +72,7 @@ class Plan:
 
 
 QUICK = Plan(32, 1, (("demonstrations", 40), ("steps", 500)), 32, BLICKETS[3::4], 8, 0)
-FULL = Plan(20 * RULES, 3, (), 10 * RULES, BLICKETS, 16, 24)
+FULL = Plan(20 * RULES, 3, (), 10 * RULES, BLICKETS, 16, 64)
 
 
 def run(scale: Scale, lab: Lab) -> Study:
@@ -318,6 +318,7 @@ def _machine(plan: Plan, lab: Lab) -> dict[str, Outcome]:
     calls = {
         "confirming": ("hypothesis", CONFIRMING),
         "confirming, opposites": ("hypothesis", f"{CONFIRMING},intervention=opposites"),
+        "confirming, counter-examples": ("hypothesis", f"{CONFIRMING},intervention=counterexamples"),
         "any test": ("random_test", ""),
         "information gain": ("information_gain", ""),
     }
@@ -369,8 +370,7 @@ def _draw_bias(asked: dict[str, Outcome], figure: Figure) -> None:
         assert rate is not None
         x = float(np.nanmean(_incompatible(outcome)))
         colour = "tab:blue" if name.startswith("falsify") else "tab:orange" if "," in name else "0.4"
-        spread = [[rate.mean - rate.low], [rate.high - rate.mean]]
-        axes.errorbar(x, rate.mean, yerr=spread, fmt="o", color=colour, capsize=3)
+        axes.errorbar(x, rate.mean, yerr=np.transpose([rate.reach]), fmt="o", color=colour, capsize=3)
         axes.annotate(name, (x, rate.mean), (6, -14 if n % 2 else 6), textcoords="offset points", fontsize=8)
     axes.set(xlabel="share of tests against the own hypothesis", ylabel="rules discovered, 95 %", ylim=(-0.05, 1.12))
     axes.set_xlim(-0.04, 1.12)
@@ -392,9 +392,8 @@ def _draw_selectors(selected: Selected, figure: Figure) -> None:
         for n, name in enumerate(_SELECTORS):
             solved = _success(selected, where, name)
             estimate = paired_difference(solved, np.zeros_like(solved))
-            spread = [[estimate.mean - estimate.low], [estimate.high - estimate.mean]]
             colour = "tab:orange" if name in ("base, told", "from opposites") else "0.6"
-            axes.barh(n, estimate.mean, xerr=spread, color=colour, capsize=3)
+            axes.barh(n, estimate.mean, xerr=np.transpose([estimate.reach]), color=colour, capsize=3)
         axes.set(title={"rules": "other rules", "blickets": "Blickets"}[where], xlim=(0, 1.02), xlabel="discovered")
         axes.set_yticks(range(len(_SELECTORS)), list(_SELECTORS))
     axes.invert_yaxis()  # of both: they share it
