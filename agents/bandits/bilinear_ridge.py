@@ -35,7 +35,7 @@ class BilinearRidge:
         """z^T V^-1 z of each pair, [M, n], of the :func:`outer_products` of users and items."""
         d1, d2 = self.d1, self.d2
         kernel = self.inverse.reshape(d1, d2, d1, d2).transpose(0, 2, 1, 3).reshape(d1 * d1, d2 * d2)
-        return user_squares @ kernel @ item_squares.T
+        return np.maximum(user_squares @ kernel @ item_squares.T, 0.0)  # rounding may take it below
 
     def update(self, users: np.ndarray, items: np.ndarray, rewards: np.ndarray) -> None:
         """Take in the rewards [M] of M pairs of users [M, d1] and items [M, d2], by the Woodbury identity."""

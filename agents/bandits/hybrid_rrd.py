@@ -59,7 +59,9 @@ class HybridRRD(MatchingAgent):
             if widths[np.arange(len(widths)), widest].sum() > self._tau:
                 return widest
         users, (n, d2) = len(belief.users), catalogue.kinds.shape
-        mixture, steps = belief.notes.get("mixture"), _LATER_STEPS
+        mixture = belief.notes.get("mixture")
+        steps = _LATER_STEPS if belief.notes.get("catalogue") is catalogue else 4 * _LATER_STEPS
+        belief.notes["catalogue"] = catalogue
         if mixture is None or belief.notes["offered"] != (users, n, tuple(catalogue.capacity)):
             start = [catalogue.random_matching(users, belief.generator) for _ in range(2 * d2)]
             mixture, steps = (np.stack(start), np.full(2 * d2, 0.5 / d2)), 20 * _LATER_STEPS

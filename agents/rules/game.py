@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...envs.decision.blicket import machines
-from ...envs.decision.rule_discovery import RULES, probes, read_rule
+from ...envs.decision.rule_discovery import GROUPS, RULES, SPLITS, probes, read_rule
 from ..agent import Episode
 
 
@@ -64,12 +64,17 @@ def game_of(episode: Episode) -> Game:
     )
 
 
+_TESTED = {rule for group in SPLITS["test"] for rule in GROUPS[group]}
+
+
 @lru_cache(maxsize=1)
 def number_game() -> Game:
     """Number triples: the 40 rules of the bank and all pairs of them, less those that others are equal to.
 
     Tests are the triples on which the world compares rules. The size principle: the fewer triples a rule allows, the
-    likelier it is, for the first one fits it; two rules joined by "and" are less likely by a factor of e.
+    likelier it is, for the first one fits it; two rules joined by "and" are less likely by a factor of e. What can be
+    said of a triple are the rules of the training and validation groups, so that nobody who names a trait names a rule
+    that is tested.
     """
     rules = [read_rule(rule.text) for rule in RULES]
     tests = probes()
@@ -81,11 +86,13 @@ def number_game() -> Game:
     kept = np.sort(kept[truth[kept].any(axis=1)])  # of equal ones the first, which is the simplest
     first, second, truth = first[kept], second[kept], truth[kept]
 
+    spoken = [n for n, rule in enumerate(RULES) if rule not in _TESTED]
+
     def describe(triples: np.ndarray) -> np.ndarray:
-        return np.stack([rule(triples) for rule in rules])
+        return np.stack([rules[n](triples) for n in spoken])
 
     def foretell(triples: np.ndarray) -> np.ndarray:
-        held = describe(triples)
+        held = np.stack([rule(triples) for rule in rules])
         return held[first] & held[second]
 
     joined = first != second
@@ -94,7 +101,7 @@ def number_game() -> Game:
         texts[i] if i == j else f"({texts[i]}) and ({texts[j]})" for i, j in zip(first, second, strict=True)
     )
     log_prior = -np.log(truth.sum(axis=1)) - joined
-    return Game("triple", announcements, log_prior, tests, truth, atoms, foretell, describe)
+    return Game("triple", announcements, log_prior, tests, truth, atoms[spoken], foretell, describe)
 
 
 @lru_cache(maxsize=11)

@@ -39,7 +39,7 @@ def counter_example(belief: Belief) -> int:
     return int(among[belief.chance_of_yes(among).argmax()])
 
 
-INTERVENTIONS: dict[str, Callable[[Belief], int]] = {
+CHOICES: dict[str, Callable[[Belief], int]] = {
     "opposites": opposite,
     "counterexamples": counter_example,
     "control": lambda belief: opposite(belief, kept=True),
@@ -68,10 +68,10 @@ class Hypothesis(Inquirer):
         for name, value in (("falsify", falsify), ("heed", heed)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise ValueError(f"{name}={value!r}, expected a probability from 0 to 1")
-        if intervention and intervention not in INTERVENTIONS:
-            raise ValueError(f"intervention={intervention!r}, expected one of {', '.join(INTERVENTIONS)}")
+        if intervention and intervention not in CHOICES:
+            raise ValueError(f"intervention={intervention!r}, expected one of {', '.join(CHOICES)}")
         self._falsify, self._heed = float(falsify), float(heed)
-        self._intervene = INTERVENTIONS.get(intervention)
+        self._intervene = CHOICES.get(intervention)
 
     def choose(self, belief: Belief) -> int:
         """A test by the intervention, or one that fits the hypothesis or not."""

@@ -19,8 +19,9 @@ def entropy_bits(probability: np.ndarray) -> np.ndarray:
 class InformationGain(Inquirer):
     """Makes the test whose answer it can foresee least: the one with the largest expected information gain.
 
-    A hypothesis decides the answer, so the gain is the entropy of the answer, at most 1 bit; 0 when all agree. The
-    upper reference of a study: it knows the hypotheses, weighs them rightly and has no bias.
+    Where answers are not wrong, a hypothesis decides the answer, and the gain is the entropy of the answer, at most 1
+    bit; 0 when all agree. The upper reference of a study: it knows the hypotheses, weighs them rightly and has no
+    bias.
     """
 
     def choose(self, belief: Belief) -> int:

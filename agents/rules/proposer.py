@@ -22,8 +22,6 @@ Conversation = Sequence[Mapping[str, str]]
 Propose = Callable[[Conversation, np.random.Generator], str]
 """Continues a conversation. The generator is the episode's chance, for whoever samples."""
 
-_LINE = re.compile(r"^[ \t`]*((?:Announce|Check|Test)\b[^:\n]{0,8}:.*)$", re.IGNORECASE | re.MULTILINE)
-
 
 @dataclass
 class Dialogue:
@@ -42,10 +40,10 @@ class Proposer(StepAgent):
     """Plays by asking ``propose`` for each turn; of a reply the last line in one of the two forms counts.
 
     What else was said, such as reasoning, is dropped from the conversation and kept in the memory's ``replies``; a
-    reply that is refused is asked for again and leaves no trace in the conversation. A reply without such a line is
-    handed to the world as it is, which refuses it. ``intervention`` is one of :data:`~.interventions.INTERVENTIONS`.
-    The world must take ``actions="text"``. Raises ``ValueError`` for an unknown intervention, and from ``reset`` for
-    another world; ``TypeError`` from ``act`` where ``propose`` returns no text.
+    reply that is refused is asked for again and leaves no trace in the conversation. A reply without such a line goes
+    to the world on one line, of which it gets as much as it takes, and is refused. ``intervention`` is one of
+    :data:`~.interventions.INTERVENTIONS`. The world must take ``actions="text"``. Raises ``ValueError`` for an unknown
+    intervention, and from ``reset`` for another world; ``TypeError`` from ``act`` where ``propose`` returns no text.
     """
 
     def __init__(self, propose: Propose, intervention: str = "plain") -> None:
@@ -75,7 +73,7 @@ class Proposer(StepAgent):
         if not isinstance(reply, str):
             raise TypeError(f"propose returned {reply!r:.80}, expected the text of a reply")
         memory.replies.append(reply)
-        memory.line = _counts(reply)
+        memory.line = _counts(reply, memory.words)
         return _sent(memory.line)
 
     def _listen(self, memory: Dialogue, observation: Observation) -> None:
@@ -96,9 +94,10 @@ class Proposer(StepAgent):
         memory.messages.append({"role": "user", "content": f"{said}\n{ask}".strip()})
 
 
-def _counts(reply: str) -> str:
+def _counts(reply: str, words: Words) -> str:
     """The line of a reply that counts: the last in a known form (of two announced rules the DAX one), else all."""
-    lines = [match[1].replace("`", "").rstrip() for match in _LINE.finditer(reply)]
+    form = rf"^[ \t`]*((?:Announce(?: DAX| MED)?|{words.test.partition(':')[0]})\s*:.*)$"
+    lines = [match.replace("`", "").rstrip() for match in re.findall(form, reply, re.IGNORECASE | re.MULTILINE)]
     dax = [line for line in lines if re.match(r"announce dax", line, re.IGNORECASE)]
     if dax and re.match("announce", lines[-1], re.IGNORECASE):
         return dax[-1]

@@ -87,6 +87,13 @@ class Outcome(NamedTuple):
     metrics: Mapping[str, np.ndarray]
 
 
+def require_whole(outcome: Outcome, what: str) -> Outcome:
+    """The outcome, unless episodes of it failed: raises ``RuntimeError``, for a study must not pass them over."""
+    if outcome.failed:
+        raise RuntimeError(f"{outcome.failed} episodes of {what} failed; `palaestra run` one alone to see why")
+    return outcome
+
+
 def weights(folder: Path, env: str, network: str, seed: int) -> Path:
     """Where the checkpoint of a network is kept, without its suffix."""
     return folder / f"{short(env).replace(':', '-')}.{network}.{seed}"

@@ -222,14 +222,16 @@ def test_rounds_of_the_widest_matching_are_as_few_as_the_analysis_says(instance)
 
 
 def test_linearised_and_bilinear_optimism_choose_the_same():
-    draw, agent = np.random.default_rng(0), C2UCB()
+    draw = np.random.default_rng(0)
+    agent = C2UCB(scale=0.5, noise=2.0, norm=3.0, delta=0.1, lam=0.5)
 
     def watch(memory, action):
         ridge = memory.ridge
         pairs = np.array([[np.kron(x, y) for y in memory.catalogue.items] for x in memory.users])
         spread = np.sqrt(np.einsum("mnd,de,mne->mn", pairs, ridge.inverse, pairs))
-        radius = np.sqrt(np.linalg.slogdet(np.linalg.inv(ridge.inverse))[1] + 2 * np.log(20)) + 1
-        scores = pairs @ ridge.theta.ravel() + radius * spread
+        volume = np.linalg.slogdet(np.linalg.inv(ridge.inverse) / 0.5)[1]
+        radius = 2.0 * np.sqrt(volume + 2 * np.log(10)) + 0.5**0.5 * 3.0
+        scores = pairs @ ridge.theta.ravel() + 0.5 * radius * spread
         best = max(permutations(range(5), 3), key=lambda m: sum(scores[i, j] for i, j in enumerate(m)))
         assert scores[range(3), list(best)].sum() == pytest.approx(scores[range(3), action].sum())
 

@@ -29,3 +29,11 @@ def test_a_paired_difference_between_trainings_is_as_sure_as_their_number_allows
     estimate = paired_difference(one_good_run, np.zeros_like(one_good_run))
     assert estimate.low == 0.0  # however many episodes there are
     assert estimate.mean == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("k", [0, 1, 19, 20])
+def test_the_bars_of_a_picture_are_never_negative(k):
+    estimate = bounded_mean([1.0] * k + [0.0] * (20 - k))
+    below, above = estimate.reach
+    assert below >= 0 and above >= 0
+    assert (estimate.mean - below, estimate.mean + above) == pytest.approx((estimate.low, estimate.high))

@@ -44,20 +44,18 @@ def test_a_control_that_gains_as_much_refutes_the_intervention():
     assert [claim.holds for claim in study._intervention_claims(asked)] == [True, False, True]
 
 
-def test_a_better_teacher_that_teaches_as_much_refutes_the_transfer_and_a_full_score_decides_nothing():
+def test_a_teacher_that_teaches_as_much_without_the_intervention_refutes_the_transfer():
     draw = np.random.default_rng(1)
     some = [outcome(draw.random(96) < 0.9, 10, [0.2] * 96) for _ in range(2)]
     none, told = [outcome([False] * 96, 0, [0.0] * 96)] * 2, [outcome([True] * 96, 5, [0.3] * 96)] * 2
-    names = {"base, not told": none, "base, told": told, "from opposites": some, "from better": some}
+    names = {"base, not told": none, "base, told": told, "from opposites": some, "from unbiased": some}
     selected = {(where, name): names.get(name, none) for where in ("rules", "blickets") for name in study._SELECTORS}
     claims = {claim.text: claim for claim in study._selector_claims(selected)}
-    assert claims["On Blickets, a student of opposites discovers more than the base"].holds is True
-    equal = claims["On Blickets, a student of opposites discovers more than one of a less biased teacher"]
-    assert equal.holds is False
-    selected["blickets", "from better"] = told
-    claims = {claim.text: claim for claim in study._selector_claims(selected)}
-    full = claims["On Blickets, a student of opposites discovers more than one of a less biased teacher"]
-    assert full.holds is None and "no room" in full.reason
+    text = "On Blickets, a student of opposites discovers at least 0.02 more than "
+    assert claims[f"{text}the base"].holds is True
+    assert claims[f"{text}one of a teacher that is unbiased at the same rate"].holds is False
+    selected["blickets", "base, told"] = none  # then the base has learned nothing that could be distilled
+    assert {claim.text: claim for claim in study._selector_claims(selected)}[f"{text}the base"].holds is None
 
 
 def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
@@ -67,7 +65,6 @@ def test_the_study_measures_what_it_claims(tmp_path, monkeypatch):
         recipe=(("demonstrations", 6), ("steps", 60), ("tests", 20)),
         selected=16,
         conditions=study.BLICKETS[:1],
-        trials=2,
     )
     monkeypatch.setattr(study, "QUICK", small)
     told = []
