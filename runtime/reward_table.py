@@ -232,18 +232,25 @@ def bilinear_fit(table: Mapping[str, Any]) -> tuple[np.ndarray, float]:
 def write_table(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
     """Write a table as JSON: one line a pair, so that two versions can be compared. All of it or nothing."""
     require_table(table, "table")
-    path = Path(path)
+    where, path = f"rewards={str(path)!r}", Path(path).resolve()  # what a link points to is written, not the link
+    try:
+        there, fits = path.exists(), path.is_file()
+    except OSError as error:
+        raise ValueError(f"{where} cannot be written: {error.strerror}") from None
     if not path.parent.is_dir():
-        raise ValueError(f"rewards={str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
-    if path.is_dir():
-        raise ValueError(f"rewards={str(path)!r} is a folder, expected the name of a file to write")
+        raise ValueError(f"{where}: {str(path.parent)!r} is no folder; make it first")
+    if there and not fits:
+        raise ValueError(f"{where} is a folder or a device, expected the name of a file to write")
     head = [f' "{key}": {json.dumps(table[key], ensure_ascii=False)},' for key in ("users", "items", "made_by")]
     pairs = [",\n   ".join(map(json.dumps, row)) for row in table["rewards"]]
     text = "\n".join(["{", *head, ' "rewards": [\n  [' + "],\n  [".join(pairs) + "]\n ]", "}", ""])
-    with TemporaryDirectory(prefix=".rewards-", dir=path.parent) as scratch:
-        made = Path(scratch) / path.name
-        made.write_text(text, encoding="utf-8")
-        os.replace(made, path)
+    try:
+        with TemporaryDirectory(prefix=".rewards-", dir=path.parent) as scratch:
+            made = Path(scratch) / "rewards.json"
+            made.write_text(text, encoding="utf-8")
+            os.replace(made, path)
+    except OSError as error:
+        raise ValueError(f"{where} cannot be written: {error.strerror}") from error
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
@@ -333,7 +340,7 @@ def _numbers(value: Any, length: int | None = None) -> bool:
         isinstance(value, list)
         and (length is None or len(value) == length)
         and all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
-        and all(abs(number) <= 1e300 for number in value)
+        and all(abs(number) <= 1e12 for number in value)
     )
 
 

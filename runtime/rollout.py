@@ -378,9 +378,10 @@ class EpisodeRunner:
         interface = interface_of(env)
         hz = interface.control_hz if interface else env.metadata.get("render_fps")
         if hz is None and not self.executor.clock.waits_for_agent:
+            lacks = "its card has no control_hz" if interface else "no interface card, no metadata['render_fps']"
             raise ValueError(
-                f"{self.config.env} does not say how many actions it takes per second (no interface card, no "
-                f"metadata['render_fps']), which clock={self.config.clock!r} needs; use clock='lockstep'"
+                f"{self.config.env} does not say how many actions it takes per second ({lacks}), which "
+                f"clock={self.config.clock!r} needs; use clock='lockstep'"
             )
         return Episode(
             seed=seed,

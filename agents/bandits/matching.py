@@ -128,7 +128,7 @@ class MatchingAgent(StepAgent):
         shapes = {key: part.shape for key, part in parts.items() if isinstance(part, spaces.Box)}
         if not all(len(shapes.get(key) or ()) == n for key, n in (("users", 2), ("items", 2), ("rewards", 1))):
             raise ValueError(
-                f"{episode.env_id} sends {space}, expected features of users and items, and their rewards, as "
+                f"{episode.env_id} does not send features of users and items and their rewards, as "
                 "palaestra/MatchingBandit-v0 does"
             )
         horizon = episode.interface.episode_ticks if episode.interface else None

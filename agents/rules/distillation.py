@@ -175,6 +175,9 @@ def read_network(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
         network.load_state_dict(dict(tensors))
     except RuntimeError as error:
         raise ValueError(f"the tensors do not fit the configuration: {error}") from None
+    for name, tensor in tensors.items():
+        if not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
+            raise ValueError(f"the tensor {name!r} holds what is no finite float; copy or train the checkpoint again")
     return network
 
 

@@ -59,7 +59,7 @@ def game_of(episode: Episode) -> Game:
         case None, spaces.MultiBinary() as objects:
             return blicket_game(int(np.prod(objects.shape)))
     raise ValueError(
-        f"{episode.env_id} takes the actions {space}, expected those of RuleDiscovery or Blicket with "
+        f"{episode.env_id} takes no tests of triples or objects; expected RuleDiscovery or Blicket with "
         "actions='structured'"
     )
 

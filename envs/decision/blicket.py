@@ -19,8 +19,8 @@ from .inquiry import FormatError, Inquiry
 RULES = ("disjunctive", "conjunctive", "xor")
 BLICKETS = (2, 3)  # how many there may be: what a player may assume
 
-_OBJECT = re.compile(r"object (\d+)")
-_LIST = re.compile(r"\[\s*(object \d{1,9}(?:\s*,\s*object \d{1,9})*)?\s*\]")
+_OBJECT = re.compile(r"object ([0-9]+)")
+_LIST = re.compile(r"\[\s*(object [0-9]{1,9}(?:\s*,\s*object [0-9]{1,9})*)?\s*\]")
 _ANNOUNCED = re.compile(r"blickets\s*=\s*(\[[^\]]*\])\s*;\s*rule\s*=\s*(\w+)\W*", re.IGNORECASE)
 
 

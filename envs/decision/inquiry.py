@@ -260,7 +260,7 @@ class Inquiry(gymnasium.Env[dict[str, Any], Any], Generic[H]):
         """Kind and content of a structured action. Raises ``ValueError`` for one that is none."""
         if not isinstance(action, dict) or set(action) != {"kind", self._key, "announcement"}:
             raise ValueError(f"action={action!r:.200}, expected a dict with kind, {self._key} and announcement")
-        if action["kind"] not in (ANNOUNCE, TEST):
+        if np.ndim(action["kind"]) or action["kind"] not in (ANNOUNCE, TEST):
             raise ValueError(f"kind={action['kind']!r}, expected 0 to announce or 1 to test")
         if action["kind"] == TEST:
             try:

@@ -20,6 +20,8 @@ from ..interface import Interface
 INSTANCES = ("gaussian", "hard", "dispatcher")
 CURVE = 8  # rounds at which the regret so far is among the metrics
 _LARGEST = 4096  # users; and items up to 256 times as many
+_TIED = 1e-5  # of the largest mean, by which matchings may differ on average and still be equally good
+_GREATEST = 1e12  # of the numbers in a table, and of noise and gap
 
 
 class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
@@ -102,7 +104,9 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         if context not in ("fixed", "fresh") or (context == "fresh" and instance != "gaussian"):
             raise ValueError(f"context={context!r}, expected 'fixed', or 'fresh' with instance='gaussian'")
         if (rewards is None) == (instance == "dispatcher"):
-            raise ValueError(f"instance={instance!r}, rewards={'given' if rewards else None}: they belong together")
+            raise ValueError(
+                f"instance={instance!r}, rewards={'None' if rewards is None else 'given'}: they belong together"
+            )
         if render_mode is not None:
             raise ValueError(f"render_mode={render_mode!r}: there is nothing to be seen, expected None")
         self._table = None if rewards is None else _Table(rewards)
@@ -122,9 +126,11 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         items = _whole("items", items or 2 * users, 1, _LARGEST * 256)
         if items < users:
             raise ValueError(f"items={items}, users={users}: need at least as many items as users")
-        for name, number, fits in (("noise", noise, noise >= 0), ("gap", gap, gap > 0)):
-            if isinstance(number, bool) or not fits or not np.isfinite(number):
-                raise ValueError(f"{name}={number!r}, expected a number {'above' if name == 'gap' else 'from'} 0")
+        for name, number, fits in (("noise", noise, _is_number(noise)), ("gap", gap, _is_number(gap) and gap > 0)):
+            if not fits:
+                raise ValueError(
+                    f"{name}={number!r}, expected a number {'above' if name == 'gap' else 'from'} 0 to {_GREATEST:g}"
+                )
         self.render_mode = render_mode
         self._instance, self._fresh = instance, context == "fresh"
         self._rounds, self._noise, self._gap = rounds, float(noise), float(gap)
@@ -172,7 +178,8 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         info: dict[str, Any] = {"regret": regret, "optimal": optimal}
         over = self._round == self._rounds
         if over:
-            info["score"] = 1.0 - self._regret / self._random if self._random > 0 else 1.0
+            least = _TIED * self._rounds * len(rows) * float(np.abs(self._means).max())
+            info["score"] = 1.0 - self._regret / self._random if self._random > least else 1.0
             sums = {"regret": self._regret, "optimal": self._optimal, "random_regret": self._random}
             info["metrics"] = {**sums, **self._curve}
         elif self._fresh:
@@ -219,7 +226,10 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     def _matching(self, action: np.ndarray) -> np.ndarray:
         """The action as item numbers, all different. Raises ``ValueError``."""
         users, items = self._shape[:2]
-        matching = np.asarray(action)
+        try:
+            matching = np.asarray(action)
+        except ValueError:  # numpy's word for lists of unequal length
+            matching = np.asarray(None)
         if matching.shape != (users,) or matching.dtype.kind not in "iu":
             raise ValueError(f"action={action!r:.200}, expected the number of an item for each of the {users} users")
         if outside := [int(item) for item in matching if not 0 <= item < items]:
@@ -241,15 +251,17 @@ class _Table:
         try:
             self.users, self.items = (_features(key, rewards[key]) for key in ("users", "items"))
             scores = [[np.asarray(episodes, float) for episodes in row] for row in rewards["rewards"]]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"rewards= is no table of rewards: {type(error).__name__}: {error}") from None
         shape = len(self.users), len(self.items)
         if [len(row) for row in scores] != [shape[1]] * shape[0]:
             raise ValueError(f"rewards= has rewards of {[len(row) for row in scores]} items, expected {shape} pairs")
         for i, row in enumerate(scores):
             for j, episodes in enumerate(row):
-                if episodes.ndim != 1 or not len(episodes) or not np.isfinite(episodes).all():
-                    raise ValueError(f"rewards= has {episodes!r:.80} for pair {i}, {j}, expected a list of scores")
+                if episodes.ndim != 1 or not len(episodes) or not (np.abs(episodes) <= _GREATEST).all():
+                    raise ValueError(
+                        f"rewards= has {episodes!r:.80} for pair {i}, {j}, expected scores of at most {_GREATEST:g}"
+                    )
         self._scores = np.concatenate([episodes for row in scores for episodes in row])
         self._count = np.array([[len(episodes) for episodes in row] for row in scores])
         self._first = np.cumsum(np.ravel(self._count)).reshape(shape) - self._count
@@ -265,13 +277,18 @@ def _features(key: str, described: Mapping[str, Any]) -> np.ndarray:
     rows = np.asarray(described["features"], float)
     if rows.ndim != 2 or rows.shape[0] != len(described["names"]) or not 1 <= rows.shape[1] <= 64:
         raise ValueError(f"{key} has features of shape {rows.shape} for {len(described['names'])} names")
-    if not np.isfinite(rows).all():
-        raise ValueError(f"{key} has features that are no numbers")
+    if not (np.abs(rows) <= _GREATEST).all():
+        raise ValueError(f"{key} has features that are no numbers, or above {_GREATEST:g}")
     return rows / max(1.0, float(np.linalg.norm(rows, axis=1).max()))
 
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number from 0 to the greatest that is taken."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _GREATEST
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:

@@ -420,7 +420,7 @@ def in_words(announcement: str) -> str | None:
 
 # The world -----------------------------------------------------------------------------------------------------------
 
-_TRIPLE = re.compile(r"\[\s*(-?\d{1,9})\s*,\s*(-?\d{1,9})\s*,\s*(-?\d{1,9})\s*\]")
+_TRIPLE = re.compile(r"\[\s*(-?[0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\]")
 
 
 def write_triple(triple: np.ndarray) -> str:
@@ -509,10 +509,12 @@ class RuleDiscovery(Inquiry[Rule]):
         interpret: Callable[[str], str | None] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if split not in SPLITS:
+        if not isinstance(split, str) or split not in SPLITS:
             raise ValueError(f"split={split!r}, expected one of {', '.join(SPLITS)}")
-        if rule and rule not in [known.gloss for known in RULES]:
+        if not isinstance(rule, str) or rule not in ["", *(known.gloss for known in RULES)]:
             raise ValueError(f"rule={rule!r} is not in the bank; it has {', '.join(known.gloss for known in RULES)}")
+        if interpret is not None and not callable(interpret):
+            raise ValueError(f"interpret={interpret!r}, expected a function of an announcement, or None")
         super().__init__(
             "triple",
             spaces.Box(-LARGEST, LARGEST, (3,), np.int64),

@@ -79,7 +79,9 @@ def train(
         try:
             weights = trainer.train(world, recipe, target, backend=method, start=start, progress=show, card=made)
         except KeyboardInterrupt:
-            err.print(f"[yellow]interrupted;[/] demonstrations so far are kept beside {target}", soft_wrap=True)
+            kept = target.with_name(f"{target.name}.demonstrations").exists()
+            what = f"demonstrations so far are kept beside {target}" if kept else "nothing is kept"
+            err.print(f"[yellow]interrupted;[/] {what}", soft_wrap=True)
             raise typer.Exit(1) from None
         except NonFiniteLoss as error:
             err.print(f"[red]training came to nothing:[/] {escape(str(error))}", soft_wrap=True)

@@ -14,7 +14,8 @@ choice can make a difference; all meet the same rules and first triples, 16 rule
    over episodes; the agents are these seven);
 2. an agent that hardly ever does (3 %), with the interventions as rules of choice, which it follows in half of its
    tests: think in opposites, consider counter-examples, and a control that thinks in the same steps without the
-   opposite. What it can name of a triple are the rules of training and validation, none of those tested;
+   opposite. Beside it an agent without an intervention that goes against its hypothesis as often. What they can name
+   of a triple are the rules of training and validation, none of those tested;
 3. a selector, which is a small network: taught by the confirming agent (told nothing) and by the one that thinks in
    opposites (told to), in triples and in Blickets, then distilled, told nothing, on training triples only, from four
    teachers: opposites, its control, the confirming one again, and one without an intervention that goes against its
@@ -54,6 +55,7 @@ NUMBERS = "palaestra/RuleDiscovery-v0"
 RULES = 16  # of the test split; consecutive seeds go through them
 TESTS = 45
 CONFIRMING = "falsify=0.03"
+AS_OPPOSITES = 0.23  # how often the one that thinks in opposites goes against its hypothesis, about
 RATES = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 BLICKETS = tuple(
     f"palaestra/Blicket-v0:n_objects={objects},n_blickets={blickets},rule={rule}"
@@ -77,7 +79,7 @@ class Plan:
 
 
 QUICK = Plan(32, 1, (("demonstrations", 40), ("steps", 500)), 32, BLICKETS[5::6], 0)
-FULL = Plan(20 * RULES, 3, (), 10 * RULES, BLICKETS, 24)
+FULL = Plan(20 * RULES, 3, (), 10 * RULES, BLICKETS, 64)
 
 
 def run(scale: Scale, lab: Lab) -> Study:
@@ -111,6 +113,7 @@ def _agents(plan: Plan, lab: Lab) -> dict[str, Outcome]:
         "confirming, opposites": ("hypothesis", f"{CONFIRMING},intervention=opposites"),
         "confirming, counter-examples": ("hypothesis", f"{CONFIRMING},intervention=counterexamples"),
         "confirming, control": ("hypothesis", f"{CONFIRMING},intervention=control"),
+        "unbiased, as often": ("hypothesis", f"falsify={AS_OPPOSITES}"),
         "any test": ("random_test", ""),
         "information gain": ("information_gain", ""),
     }
@@ -174,6 +177,11 @@ def _intervention_claims(asked: dict[str, Outcome]) -> list[Claim]:
     return [
         _gain(opposites, plain, "Thinking in opposites discovers more", 0.14),
         _gain(opposites, control, "Thinking in opposites discovers more than its control"),
+        _gain(
+            opposites,
+            _solved(asked["unbiased, as often"]),
+            "Thinking in opposites discovers more than an unbiased agent that goes against its hypothesis as often",
+        ),
         _gain(_solved(asked["confirming, counter-examples"]), plain, "Considering counter-examples discovers more"),
     ]
 

@@ -110,6 +110,15 @@ def test_a_dispatcher_pays_the_episodes_of_its_table():
     assert infos[0]["optimal"] == 2.0
 
 
+def test_where_all_matchings_are_equally_good_everybody_scores_one():
+    means = [[[round(0.1 + 0.2 * i + 0.3 * j, 1)] for j in range(3)] for i in range(3)]
+    side = {"names": ["a", "b", "c"], "features": [[1.0]] * 3}
+    env = MatchingBandit("dispatcher", rewards={"users": side, "items": side, "rewards": means}, rounds=50)
+    draw = np.random.default_rng(0)
+    _, infos = play(env, 0, lambda observation: draw.permutation(3))
+    assert infos[-1]["score"] == 1
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -120,6 +129,9 @@ def test_a_dispatcher_pays_the_episodes_of_its_table():
         ({"rounds": 0}, "rounds=0"),
         ({"noise": -1.0}, "noise=-1.0"),
         ({"noise": float("nan")}, "noise=nan"),
+        ({"noise": "loud"}, "noise='loud'"),
+        ({"instance": "dispatcher", "rewards": {**TABLE, "rewards": [[[1e300]] * 3] * 2}}, "at most 1e"),
+        ({"instance": "dispatcher", "rewards": {**TABLE, "rewards": [[[10**400]] * 3] * 2}}, "no table of rewards"),
         ({"gap": 0.0}, "gap=0.0"),
         ({"instance": "hard", "d2": 9}, "d2=9"),
         ({"instance": "dispatcher"}, "belong together"),

@@ -117,7 +117,7 @@ def test_a_file_gives_back_what_was_written(tmp_path):
     write_table(tmp_path / "t.json", table)
     assert read_table(tmp_path / "t.json") == table
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
-    with pytest.raises(ValueError, match="does not exist"):
+    with pytest.raises(ValueError, match="is no folder"):
         write_table(tmp_path / "none" / "t.json", table)
 
 
@@ -252,3 +252,20 @@ def test_measuring_makes_a_table_of_the_episodes_that_it_runs(tmp_path, monkeypa
     user = shipped["users"]["names"].index(table["users"]["names"][0])
     for name, scores in zip(table["items"]["names"], table["rewards"][0], strict=True):
         assert scores == pytest.approx(shipped["rewards"][user][shipped["items"]["names"].index(name)][:2], abs=0.05)
+
+
+@pytest.mark.parametrize(("path", "said"), [("there/is/none.json", "no folder"), ("a" * 300, "cannot be written")])
+def test_a_path_that_cannot_be_written_gets_a_sentence(tmp_path, path, said):
+    with pytest.raises(ValueError, match=said):
+        write_table(tmp_path / path, shipped_table())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_is_left_alone_and_a_link_is_followed(tmp_path):
+    with pytest.raises(ValueError, match="a folder or a device"):
+        write_table("/dev/null", shipped_table())
+    link, target = tmp_path / "link.json", tmp_path / "target.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_table(link, shipped_table())
+    assert link.is_symlink() and read_table(target) == shipped_table()

@@ -40,8 +40,9 @@ def test_a_control_that_gains_as_much_refutes_the_intervention():
         "confirming, opposites": good,
         "confirming, control": good,
         "confirming, counter-examples": good,
+        "unbiased, as often": good,
     }
-    assert [claim.holds for claim in study._intervention_claims(asked)] == [True, False, True]
+    assert [claim.holds for claim in study._intervention_claims(asked)] == [True, False, False, True]
 
 
 def test_a_teacher_that_teaches_as_much_without_the_intervention_refutes_the_transfer():
