@@ -24,6 +24,24 @@ _TIED = 1e-5  # of the largest mean, by which matchings may differ on average an
 _GREATEST = 1e12  # of the numbers in a table, and of noise and gap
 
 
+class Matchings(spaces.MultiDiscrete):
+    """An item for each user, int64 [M] below N, all different."""
+
+    def __init__(self, users: int, items: int, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__([items] * users, seed=seed)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> np.ndarray:
+        """A uniform one; ``mask`` and ``probability`` are not used."""
+        return self.np_random.choice(int(self.nvec[0]), len(self.nvec), replace=False)
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is one."""
+        return super().contains(x) and len(set(np.asarray(x).tolist())) == len(self.nvec)
+
+    def __repr__(self) -> str:
+        return f"Matchings({len(self.nvec)} users, {self.nvec[0]} items)"
+
+
 class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """Each round, match every user with an item of its own; each pair pays what nobody knows, and noise.
 
@@ -43,7 +61,7 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     drawn anew each time; there the mean need not be bilinear.
 
     ## Action
-    `MultiDiscrete([N] * M)`: the item of each user, all different.
+    `Matchings(M, N)`, a `MultiDiscrete([N] * M)` whose members are all different: the item of each user.
 
     ## Observation
     | key | observation |
@@ -105,7 +123,8 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             raise ValueError(f"context={context!r}, expected 'fixed', or 'fresh' with instance='gaussian'")
         if (rewards is None) == (instance == "dispatcher"):
             raise ValueError(
-                f"instance={instance!r}, rewards={'None' if rewards is None else 'given'}: they belong together"
+                f"instance={instance!r}, rewards={'None' if rewards is None else 'given'}: a dispatcher and a table of "
+                "rewards belong together; `palaestra run` gives it the one that ships"
             )
         if render_mode is not None:
             raise ValueError(f"render_mode={render_mode!r}: there is nothing to be seen, expected None")
@@ -135,11 +154,11 @@ class MatchingBandit(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._instance, self._fresh = instance, context == "fresh"
         self._rounds, self._noise, self._gap = rounds, float(noise), float(gap)
         self._shape = (users, items, d1, d2)
-        numbers = {"users": (users, d1), "items": (items, d2), "rewards": (users,)}
+        numbers = {"users": ((users, d1), 1.0), "items": ((items, d2), 1.0), "rewards": ((users,), np.inf)}
         self.observation_space: spaces.Space = spaces.Dict(
-            {key: spaces.Box(-np.inf, np.inf, shape, np.float64) for key, shape in numbers.items()}
+            {key: spaces.Box(-most, most, shape, np.float64) for key, (shape, most) in numbers.items()}
         )
-        self.action_space = spaces.MultiDiscrete([items] * users)
+        self.action_space = Matchings(users, items)
         self.interface = Interface(control_hz=None, episode_ticks=rounds)
         self._marks = {round(rounds * (k + 1) / CURVE) for k in range(CURVE)} - {0}
         self._theta = np.zeros((d1, d2))

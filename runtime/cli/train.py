@@ -33,7 +33,9 @@ def train(
     evaluate: Annotated[int, typer.Option(help="Episodes to measure the result on; 0: do not.", min=0)] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
-    """Train an agent from an environment's expert: collect demonstrations, fit, evaluate, write weights and card.
+    """Train an agent: collect demonstrations of an environment's expert, fit, evaluate, write weights and card.
+
+    A selector learns from other agents instead, in games that it plays by itself.
 
     The options that made the shipped checkpoint of ENV are the defaults, so the same command makes it again.
 

@@ -201,7 +201,15 @@ def _agent_table(asked: dict[str, Outcome]) -> Table:
         )
         for name, outcome in asked.items()
     )
-    columns = ("agent", "discovered", "tests until then", "incompatible", "I:C before", "NO:YES", "ratio (paper 1.33)")
+    columns = (
+        "agent",
+        "discovered",
+        f"tests until then, else {TESTS}",
+        "incompatible",
+        "I:C before",
+        "NO:YES",
+        "ratio (paper 1.33)",
+    )
     return Table(f"Number triples, {TESTS} tests, n {len(asked['confirming'].success)}", columns, rows)
 
 
@@ -334,14 +342,14 @@ def _selector_tables(selected: Selected) -> list[Table]:
             rows.append(
                 (
                     name,
-                    _apart(solved, np.zeros_like(solved)),
+                    bounded_mean(solved.ravel().tolist()),
                     float(np.mean([_until_solved(outcome).mean() for outcome in outcomes])),
                     float(np.mean([np.nanmean(_incompatible(outcome)) for outcome in outcomes])),
                     float(solved.mean() / base) if base else None,
                 )
             )
         n = f"{len(selected[where, 'base, told'])} trainings of {solved[0].size} episodes"
-        columns = ("selector", "discovered", "tests until then", "incompatible", "ratio to the base")
+        columns = ("selector", "discovered", f"tests until then, else {TESTS}", "incompatible", "ratio to the base")
         tables.append(Table(f"{title}, {n}", columns, tuple(rows)))
     return tables
 
@@ -429,7 +437,8 @@ def _draw_selectors(selected: Selected, figure: Figure) -> None:
     for axes, where in zip(figure.subplots(1, 2, sharey=True), ("rules", "blickets"), strict=True):
         for n, name in enumerate(_SELECTORS):
             solved = _success(selected, where, name)
-            estimate = _apart(solved, np.zeros_like(solved))
+            estimate = bounded_mean(solved.ravel().tolist())
+            assert estimate is not None
             colour = "tab:orange" if name in ("base, told", "from opposites") else "0.6"
             axes.barh(n, estimate.mean, xerr=np.transpose([estimate.reach]), color=colour, capsize=3)
         axes.set(title={"rules": "other rules", "blickets": "Blickets"}[where], xlim=(0, 1.02), xlabel="discovered")

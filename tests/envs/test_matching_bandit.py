@@ -5,6 +5,7 @@ from itertools import permutations
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 import palaestra  # noqa: F401 - registers the ids
 from palaestra.envs.decision.matching_bandit import CURVE, MatchingBandit
@@ -24,6 +25,20 @@ def play(env, seed, act):
         seen.append(observation)
         infos.append(info)
     return seen, infos
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"context": "fresh"}, {"instance": "hard", "users": 3}, {"instance": "dispatcher", "rewards": TABLE}],
+)
+@pytest.mark.filterwarnings("ignore:.*infinity")  # rewards are unbounded
+def test_gymnasium_accepts_it_and_whoever_samples_its_actions_plays(options):
+    env = MatchingBandit(rounds=30, **options)
+    check_env(env, skip_render_check=True)
+    env.action_space.seed(0)
+    seen, _ = play(env, 1, lambda observation: env.action_space.sample())
+    assert all(observation in env.observation_space for observation in seen)
+    assert np.zeros(len(env.action_space.nvec), np.int64) not in env.action_space
 
 
 def test_the_same_seed_is_the_same_world():
