@@ -31,7 +31,7 @@ from .hypothesis import Hypothesis
 from .inquirer import Belief, Inquirer
 
 _CONFIRMS = 0.03  # how often the teacher that confirms makes a test that its hypothesis excludes
-_AS_OPPOSITES = 0.23  # and how often the one that thinks in opposites does, measured in number triples
+_AS_OPPOSITES = 0.29  # and how often the one that thinks in opposites does, with number triples
 TEACHERS: dict[str, Callable[[], Inquirer]] = {
     "confirming": lambda: Hypothesis(_CONFIRMS),
     "opposites": lambda: Hypothesis(_CONFIRMS, "opposites"),

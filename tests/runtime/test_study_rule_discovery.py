@@ -55,7 +55,7 @@ def test_a_teacher_that_teaches_as_much_without_the_intervention_refutes_the_tra
     text = "On Blickets, a student of opposites discovers at least 0.02 more than "
     assert claims[f"{text}the base"].holds is True
     assert claims[f"{text}one of a teacher that is unbiased at the same rate"].holds is False
-    selected["blickets", "base, told"] = none  # then the base has learned nothing that could be distilled
+    selected["rules", "base, told"] = none  # then the base has learned nothing that could be distilled
     assert {claim.text: claim for claim in study._selector_claims(selected)}[f"{text}the base"].holds is None
 
 
