@@ -57,6 +57,23 @@ TESTS = 45
 CONFIRMING = "falsify=0.03"
 AS_OPPOSITES = 0.29  # how often the one that thinks in opposites goes against its hypothesis, about
 RATES = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+CALLS = {  # agents by what the tables call them
+    **{f"falsify {rate:g}": ("hypothesis", f"falsify={rate}") for rate in RATES},
+    "confirming": ("hypothesis", CONFIRMING),
+    "confirming, opposites": ("hypothesis", f"{CONFIRMING},intervention=opposites"),
+    "confirming, counter-examples": ("hypothesis", f"{CONFIRMING},intervention=counterexamples"),
+    "confirming, control": ("hypothesis", f"{CONFIRMING},intervention=control"),
+    "unbiased, as often": ("hypothesis", f"falsify={AS_OPPOSITES}"),
+    "any test": ("random_test", ""),
+    "information gain": ("information_gain", ""),
+}
+ON_MACHINE = (
+    "confirming",
+    "confirming, opposites",
+    "confirming, counter-examples",
+    "any test",
+    "information gain",
+)
 BLICKETS = tuple(
     f"palaestra/Blicket-v0:n_objects={objects},n_blickets={blickets},rule={rule}"
     for objects, blickets, rule in product((4, 8), (2, 3), ("disjunctive", "conjunctive", "xor"))
@@ -107,17 +124,7 @@ def run(scale: Scale, lab: Lab) -> Study:
 
 def _agents(plan: Plan, lab: Lab) -> dict[str, Outcome]:
     """Agents by what the tables call them, on the same episodes."""
-    calls = {f"falsify {rate:g}": ("hypothesis", f"falsify={rate}") for rate in RATES}
-    calls |= {
-        "confirming": ("hypothesis", CONFIRMING),
-        "confirming, opposites": ("hypothesis", f"{CONFIRMING},intervention=opposites"),
-        "confirming, counter-examples": ("hypothesis", f"{CONFIRMING},intervention=counterexamples"),
-        "confirming, control": ("hypothesis", f"{CONFIRMING},intervention=control"),
-        "unbiased, as often": ("hypothesis", f"falsify={AS_OPPOSITES}"),
-        "any test": ("random_test", ""),
-        "information gain": ("information_gain", ""),
-    }
-    cells = {name: Cell(NUMBERS, agent, "", options, 0, plan.episodes) for name, (agent, options) in calls.items()}
+    cells = {name: Cell(NUMBERS, agent, "", options, 0, plan.episodes) for name, (agent, options) in CALLS.items()}
     outcomes = carry_out(list(cells.values()), lab, "agents")
     return {name: require_whole(outcomes[cell], name) for name, cell in cells.items()}
 
@@ -361,14 +368,7 @@ def _machine(plan: Plan, lab: Lab) -> dict[str, Outcome]:
     """Agents whose tests a robot carries out, on the same episodes; none at a scale without."""
     if not plan.machine:
         return {}
-    calls = {
-        "confirming": ("hypothesis", CONFIRMING),
-        "confirming, opposites": ("hypothesis", f"{CONFIRMING},intervention=opposites"),
-        "confirming, counter-examples": ("hypothesis", f"{CONFIRMING},intervention=counterexamples"),
-        "any test": ("random_test", ""),
-        "information gain": ("information_gain", ""),
-    }
-    cells = {name: Cell(MACHINE, agent, "", options, 0, plan.machine) for name, (agent, options) in calls.items()}
+    cells = {name: Cell(MACHINE, CALLS[name][0], "", CALLS[name][1], 0, plan.machine) for name in ON_MACHINE}
     outcomes = carry_out(list(cells.values()), lab, "machine")
     return {name: require_whole(outcomes[cell], name) for name, cell in cells.items()}
 
