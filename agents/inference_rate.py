@@ -78,8 +78,12 @@ class Static(Rate):
 
     def calls(self, cycle: Cycle) -> int:
         """The next of a sequence that is as even as can be."""
-        sofar, then = (math.floor(number * self.mean + cycle.phase) for number in (cycle.number, cycle.number + 1))
-        return then - sofar
+        return self._until(cycle.number + 1, cycle.phase) - self._until(cycle.number, cycle.phase)
+
+    def _until(self, number: int, phase: float) -> int:
+        """How many calls come before a cycle: the whole part of number * mean + phase, which a sum would round up."""
+        whole, part = divmod(number * self.mean, 1.0)
+        return int(whole) + (part >= 1.0 - phase)
 
 
 class Random(Rate):

@@ -95,7 +95,7 @@ class Plan:
     machine: int
 
 
-QUICK = Plan(32, 1, (("demonstrations", 40), ("steps", 500)), 32, BLICKETS[5::6], 0)
+QUICK = Plan(32, 1, (("demonstrations", 30), ("steps", 400)), 32, BLICKETS[5::6], 0)
 FULL = Plan(20 * RULES, 3, (), 10 * RULES, BLICKETS, 64)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from palaestra.agents.inference_rate import Cycle, Fami, Oracle, Random, Static, Threshold, call_ticks, quantized
@@ -51,6 +51,7 @@ def test_a_fixed_rate_keeps_its_mean_over_short_episodes_too():
 
 
 @given(st.floats(1, 16), st.integers(1, 200), st.floats(0, 1, exclude_max=True))
+@example(1.0, 2, 1 - 2**-52)
 def test_a_fixed_rate_keeps_its_mean_to_within_one_call(mean, cycles, phase):
     rate = Static(mean)
     said = [rate.calls(cycle(number, phase)) for number in range(cycles)]
