@@ -95,7 +95,7 @@ class Plan:
     machine: int
 
 
-QUICK = Plan(32, 1, (("demonstrations", 30), ("steps", 400)), 32, BLICKETS[5::6], 0)
+QUICK = Plan(16, 1, (("demonstrations", 30), ("steps", 400)), 16, BLICKETS[3:8:4], 0)
 FULL = Plan(20 * RULES, 3, (), 10 * RULES, BLICKETS, 64)
 
 
@@ -304,9 +304,11 @@ def _selector_claims(selected: Selected) -> list[Claim]:
     """What the students of opposites discover more than others, and how many tests less they need for it."""
     claims = []
     told = _apart(*(_success(selected, "rules", f"base, {which}") for which in ("told", "not told")))
-    void = "" if told.low > 0 else f"being told changes nothing in the base: {told}"
+    untaught = "" if told.low > 0 else f"being told changes nothing in the base: {told}"
     for where, place in (("rules", "On other rules"), ("blickets", "On Blickets")):
         of = partial(_success, selected, where)
+        base = of("base, not told").mean()
+        void = untaught or ("" if base < 1 - _MORE else f"the base discovers {base:.3f}, which leaves no room")
         for rival, name in _RIVALS.items():
             text = f"{place}, a student of opposites discovers at least {_MORE} more than {name}"
             more, paper = _apart(of("from opposites"), of(rival)), _PAPER.get((where, rival))
@@ -314,9 +316,11 @@ def _selector_claims(selected: Selected) -> list[Claim]:
         fewer = _apart(*(_tests(selected, where, which) for which in ("from opposites", "from unbiased")))
         text = f"{place}, it needs fewer tests than one of a teacher that is unbiased at the same rate"
         claims.append(Claim.judge(text, fewer, at_most=0.0, void=void))
-    more = _apart(*(_success(selected, "blickets", which) for which in ("numbers only, from opposites", _BLIND)))
+    blind = _success(selected, "blickets", _BLIND)
+    more = _apart(_success(selected, "blickets", "numbers only, from opposites"), blind)
+    void = "" if blind.mean() < 1 - _MORE else f"the base discovers {blind.mean():.3f}, which leaves no room"
     text = f"On Blickets, which neither has seen, a student of opposites discovers at least {_MORE} more than its base"
-    return [*claims, Claim.judge(text, more, at_least=_MORE)]
+    return [*claims, Claim.judge(text, more, at_least=_MORE, void=void)]
 
 
 _MORE = 0.02
